@@ -1,0 +1,103 @@
+# dmuon-train: one Makefile, not recursive. Options: DEBUG=1, SAN=address,undefined, V=1.
+# One build directory per combination of options, so objects never mix.
+
+CC      = gcc
+COMMA  := ,
+VARIANT = $(if $(DEBUG),debug,release)$(if $(SAN),-$(subst $(COMMA),-,$(SAN)))
+BUILD   = build/$(VARIANT)
+BINDIR  = $(if $(DEBUG)$(SAN),$(BUILD)/bin,bin)
+PREFIX ?= /usr/local
+Q       = $(if $(V),,@)
+
+WARN    = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wmissing-prototypes -Werror
+OPT     = $(if $(DEBUG),-O1 -DDM_DEBUG_HOOKS=1,-O3) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+# -ffp-contract=off: a fused multiply-add is always written out (README, "Numerics").
+CFLAGS  = -std=c17 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(WARN) -Isrc -I. -pthread
+MPI_CFLAGS = $(shell pkg-config --cflags ompi-c 2>/dev/null | sed 's/-I/-isystem /g')
+LIBS    = $(shell pkg-config --libs ompi-c) -lyaml -lcjson -lm
+
+DEBS    = gcc libc6-dev pkg-config libopenmpi-dev openmpi-bin openssh-client libyaml-dev libcjson-dev libcmocka-dev \
+          python3 python3-pytest python3-numpy
+DEBS_LINT = cppcheck clang-format
+DEBS_DIST = iproute2
+DEBS_BENCH = libopenblas-dev
+DEBS_FUZZ = clang libclang-rt-14-dev
+
+SRC     = $(sort $(wildcard src/*/*.c))
+KERNELS = $(sort $(wildcard kernels/cpu/*.c))
+ISAS    = generic avx2 avx512
+MAINS   = src/cli/train_main.c src/cli/ckpt_main.c
+OBJ     = $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(MAINS),$(SRC))) \
+          $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(KERNELS)))
+LIB     = $(BUILD)/libdmuon.a
+UNIT    = $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(sort $(wildcard tests/unit/test_*.c)))
+DIST    = $(patsubst tests/dist/%.c,$(BUILD)/dist/%,$(sort $(wildcard tests/dist/*.c)))
+BENCH   = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard tests/bench/*.c)))
+PROGS   = $(BINDIR)/dmuon-train $(if $(wildcard src/cli/ckpt_main.c),$(BINDIR)/dmuon-ckpt)
+
+.PHONY: all deps deps-lint deps-dist deps-bench deps-fuzz demo check check-full unit reproduce bench fuzz lint format install clean help
+.DEFAULT_GOAL := all
+
+## all: build bin/dmuon-train and bin/dmuon-ckpt
+all: $(PROGS)
+
+## deps: install the Debian packages that are missing (apt-get; sudo when not root)
+deps:
+	$(Q)scripts/install_deps.sh $(DEBS)
+deps-lint:
+	$(Q)scripts/install_deps.sh $(DEBS_LINT)
+deps-dist:
+	$(Q)scripts/install_deps.sh $(DEBS_DIST)
+deps-bench:
+	$(Q)scripts/install_deps.sh $(DEBS_BENCH)
+deps-fuzz:
+	$(Q)scripts/install_deps.sh $(DEBS_FUZZ)
+
+$(BUILD)/%.o: %.c | deps
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "CC $<")
+	$(Q)$(CC) $(CFLAGS) $(if $(filter src/comm/% tests/dist/%,$<),$(MPI_CFLAGS)) -MMD -MP -c $< -o $@
+
+# Every kernel is compiled once per vector unit; the table that fits the processor is chosen at run time. The bits are the same.
+ISA_generic =
+ISA_avx2    = -mavx2 -mfma
+ISA_avx512  = -mavx512f -mavx512dq -mavx512bw -mavx512vl -mavx2 -mfma -mprefer-vector-width=512
+define kernel_rule
+$(BUILD)/kernels/cpu/%.$(1).o: kernels/cpu/%.c | deps
+	@mkdir -p $$(@D)
+	$$(if $$(V),,@echo "CC $$< ($(1))")
+	$$(Q)$$(CC) $$(CFLAGS) $$(ISA_$(1)) -DDM_ISA=$(1) -DDM_ISA_$(1)=1 -MMD -MP -c $$< -o $$@
+endef
+$(foreach isa,$(ISAS),$(eval $(call kernel_rule,$(isa))))
+
+$(LIB): $(OBJ)
+	$(if $(V),,@echo "AR $@")
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BINDIR)/dmuon-train: $(BUILD)/src/cli/train_main.o $(LIB)
+$(BINDIR)/dmuon-ckpt: $(BUILD)/src/cli/ckpt_main.o $(LIB)
+$(PROGS):
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "LD $@")
+	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -o $@
+
+$(BUILD)/unit/%: $(BUILD)/tests/unit/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -lcmocka -o $@
+$(BUILD)/dist/%: $(BUILD)/tests/dist/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -lcmocka -o $@
+$(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -lopenblas -o $@
+
+.PRECIOUS: $(BUILD)/%.o
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+## clean: remove build outputs
+clean:
+	rm -rf build bin
+
+## help: this list
+help:
+	@grep -h '^## ' $(MAKEFILE_LIST) | sed 's/^## /  make /'

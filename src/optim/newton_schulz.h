@@ -1,0 +1,33 @@
+/* Newton-Schulz orthogonalisation of one whole matrix (Muon; coefficients of the Polar Express paper, You, and Jordan). */
+#ifndef DMUON_OPTIM_NEWTON_SCHULZ_H
+#define DMUON_OPTIM_NEWTON_SCHULZ_H
+
+#include "base/arena.h"
+#include "config/config.h"
+#include "device/device.h"
+
+typedef struct NsPlan {
+    bool gram; /* the variant for this shape */
+    int steps;
+    double coef[CONFIG_NS_MAX][3]; /* a, b, c of each step */
+    bool restart[CONFIG_NS_MAX];   /* gram: restart before iteration i */
+    int64_t out, in;               /* the stored matrix */
+    int64_t m, n;                  /* oriented: m <= n  */
+    bool transposed;               /* out > in          */
+    int tp_dim, segments;          /* of the stored matrix: sums of squares; tp_dim -1 = one segment */
+    bool gram_segmented;           /* XX^T is segmented: tp_dim is the contracted dim (dim 1 if out <= in, else dim 0) */
+} NsPlan;
+
+/* Depends on the shape and the configuration alone. */
+NsPlan ns_plan(const NsConfig *config, int64_t out, int64_t in, int tp_dim, int segments);
+/* Effective coefficients of step i (the last repeats). */
+void ns_coefficients(const NsConfig *config, int step, double abc[3]);
+/* Operation counts, 2 per multiply-add: gram 6m^2n + 17m^3 for 5 steps and one restart, direct 15m^2n + 5m^3; the real count of the plan. */
+double ns_flops(const NsPlan *plan);
+/* Floats of scratch that ns_run needs. */
+int64_t ns_scratch_nelem(const NsPlan *plan);
+/* x [out, in] is overwritten by its orthogonal factor's approximation. scratch: ns_scratch_nelem floats, 64-byte aligned. Queued on `stream`
+ * (compute). NS(0) = 0. */
+void ns_run(const NsPlan *plan, Stream *stream, float *x, float *scratch);
+
+#endif

@@ -15,5 +15,7 @@ _Noreturn void fatal_assert(const char *cond, const char *file, int line);
 /* comm/world installs MPI_Abort here. `rank` < 0 means that no rank is printed. `host` is copied. */
 void fatal_set_identity(int rank, const char *host);
 void fatal_set_hook(void (*hook)(int exit_code));
+/* "rank 1 (node-b): ", or "" before fatal_set_identity, for lines of other rooms. Borrowed. */
+const char *fatal_identity(void);
 
 #endif

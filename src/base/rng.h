@@ -10,7 +10,8 @@ typedef enum RngPurpose { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SAMPLE = 3, RNG_DEL
 void rng_block(uint64_t seed, RngPurpose purpose, uint32_t id, uint64_t index, uint32_t out[4]);
 /* The raw bijection, for the published test vectors. */
 void philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
-/* Uniform in (0, 1): (53 random bits + 0.5) * 2^-53, from two words of the block. */
+/* Uniform in the open interval (0, 1): (52 random bits + 0.5) * 2^-52, from two words of the block. 52, not 53, because
+ * the half must be exact: with 53 bits the largest draw would round to 1. */
 double rng_unit(uint32_t high, uint32_t low);
 
 #endif

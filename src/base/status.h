@@ -43,7 +43,7 @@ Status status_frame(Status status, const char *file, int line, const char *call)
 const char *status_trail(void);
 
 /* Replaces the trail, for a failure that came from another rank or thread. */
-void status_trail_set(const char *trail);
+void status_trail_set(const char *text);
 void status_trail_clear(void);
 
 /* 0, 2, 3, 4, 5, 6 or 75; the table above. */

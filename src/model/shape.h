@@ -22,9 +22,10 @@ typedef struct ModelShape {
 } ModelShape;
 
 ModelShape model_shape(const Config *config);
-/* 6*(muon elements + vocab*C of the head)*tokens + causal attention 6*2*... : FLOPs of forward and backward of `tokens` tokens in sequences of
- * length T (README, "MFU"). */
+/* FLOPs of forward and backward of `tokens` tokens in sequences of length T (README, "MFU"):
+ *   tokens * (6*(elements of the layers' matrices + vocab*C of the head) + 6*D*(T+1)*H*L of causal attention). */
 double model_flops(const ModelShape *shape, int64_t tokens, int64_t T);
+/* The forward alone: a third of it. */
 double model_forward_flops(const ModelShape *shape, int64_t tokens, int64_t T);
 
 #endif

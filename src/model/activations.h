@@ -1,0 +1,57 @@
+/* Everything that a leaf's forward keeps for its backward, and the scratch of both, placed by one function that also
+ * measures. */
+#ifndef DMUON_MODEL_ACTIVATIONS_H
+#define DMUON_MODEL_ACTIVATIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "model/leaf.h"
+
+/* Of one decoder layer. N = B*T tokens; H, K, F this rank's. */
+typedef struct LayerActs {
+    float *x;                 /* [N,C] input                                               */
+    float *h, *rstd;          /* [N,C], [N] after input_layernorm                          */
+    float *q_raw, *k_raw;     /* [N,H*D], [N,K*D] before q_norm, k_norm; NULL without them */
+    float *rstd_q, *rstd_k;   /* [N,H], [N,K]                                              */
+    float *q, *k, *v;         /* [N,H*D], [N,K*D] as attention takes them                  */
+    float *att_max, *att_sum; /* [B,H,T]                                                   */
+    float *o;                 /* [N,H*D]                                                   */
+    float *x1;                /* [N,C] after attention's residual                          */
+    float *h2, *rstd2;        /* [N,C], [N] after post_attention_layernorm                 */
+    float *gate, *up;         /* [N,F]; the backward writes their gradients over them      */
+    float *a;                 /* [N,F] SwiGLU's output                                     */
+} LayerActs;
+
+/* Of the final norm, the head and the loss. */
+typedef struct HeadActs {
+    float *x;               /* [N,C] the last layer's output                              */
+    float *h, *rstd;        /* [N,C], [N] after the final norm                            */
+    float *logits;          /* [N,V], columns [0, vocab) are defined; then their gradient */
+    float *max, *sum, *z_t; /* [N]                                                        */
+    float *token_loss;      /* [N]                                                        */
+    float *loss;            /* [1] of the leaf                                            */
+    float *window_sum;      /* [B]                                                        */
+} HeadActs;
+
+/* Gradients in flight, shared by all layers. */
+typedef struct Scratch {
+    float *dx;       /* [N,C] of the residual stream                              */
+    float *y;        /* [N,C] a projection's output or a norm's output's gradient */
+    float *da;       /* [N,F]                                                     */
+    float *d_o, *dq; /* [N,H*D]                                                   */
+    float *dk, *dv;  /* [N,K*D]                                                   */
+} Scratch;
+
+typedef struct Activations {
+    LayerActs *layer; /* [L] owned (heap). With recompute all but x are one layer's, shared */
+    HeadActs head;
+    Scratch scratch;
+    int32_t *ids, *targets; /* [N] */
+} Activations;
+
+void activations_layout(Activations *acts, const Leaf *leaf, bool recompute, Arena *arena);
+void activations_destroy(Activations *acts);
+
+#endif

@@ -1,0 +1,44 @@
+/* What a layer's code knows of the leaf in flight: its size, this rank's share of the network, where work is queued. */
+#ifndef DMUON_MODEL_LEAF_H
+#define DMUON_MODEL_LEAF_H
+
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "device/device.h"
+#include "model/params.h"
+#include "model/rope.h"
+#include "model/shape.h"
+
+/* A tensor-parallel rank's part of the dimensions that the axis cuts: the whole divided by the ranks. */
+typedef struct LocalShape {
+    int64_t H, K, F, V; /* heads, kv heads, feed-forward, rows of the padded vocabulary */
+    int64_t vocab;      /* rows of the vocabulary here that are real, the first ones     */
+    int64_t first_id;   /* vocabulary id of the first row                                */
+    int segments;       /* of each contracted dimension that is cut                      */
+    int kv_runs;        /* runs of q_norm's and k_norm's gradients                       */
+} LocalShape;
+
+LocalShape local_shape(const ModelShape *shape, int tp_size, int tp_rank);
+
+typedef struct Leaf {
+    Stream *stream; /* compute */
+    Comm *tp;
+    const ModelShape *shape;
+    LocalShape local;
+    RopeTables rope;
+    int64_t B, T;
+} Leaf;
+
+static inline int64_t leaf_tokens(const Leaf *leaf) {
+    return leaf->B * leaf->T;
+}
+
+/* A unit's tensors by slot, read from the residency between acquire and release. NULL where the unit has no such slot.
+ */
+typedef struct UnitParams {
+    const float *value[SLOT_COUNT];
+    float *grad[SLOT_COUNT];
+} UnitParams;
+
+#endif

@@ -1,0 +1,32 @@
+/* Muon on one whole matrix: momentum, orthogonalisation, decoupled decay and the scaled step. */
+#include "optim/muon.h"
+
+#include <math.h>
+
+#include "tensor/ops.h"
+
+double muon_scale(MuonScale scale, int64_t out, int64_t in) {
+    const double m = (double)out, n = (double)in;
+    if (scale == SCALE_SPECTRAL)
+        return sqrt(m > n ? m / n : 1.0);
+    return 0.2 * sqrt(m > n ? m : n);
+}
+
+void muon_update(const MuonStep *step, const NsPlan *plan, Stream *stream, float *w, float *momentum, float *grad,
+                 float *scratch) {
+    const int64_t n = plan->out * plan->in;
+    ops_muon_momentum(stream, (MuonMomentum){.out = grad,
+                                             .momentum = momentum,
+                                             .g = grad,
+                                             .n = n,
+                                             .clipped = step->clipped,
+                                             .nesterov = step->nesterov,
+                                             .grad_factor = step->grad_factor,
+                                             .mu = (float)step->momentum});
+    ns_run(plan, stream, grad, scratch);
+    ops_muon_apply(stream, (MuonApply){.w = w,
+                                       .update = grad,
+                                       .n = n,
+                                       .lr_wd = (float)(step->lr * step->weight_decay),
+                                       .lr_s = (float)(step->lr * muon_scale(step->scale, plan->out, plan->in))});
+}

@@ -1,0 +1,275 @@
+/* Newton-Schulz orthogonalisation: plans, and the sequence of kernels that numerics fixes (README, "Numerics").
+ *
+ * A matrix with out > in is never transposed in memory: its Gram product reads columns and the factors are applied from
+ * the right with Q transposed. Every element is the same chain over the same products, so the bits are those of the
+ * transposed computation. */
+#include "optim/newton_schulz.h"
+
+#include <string.h>
+
+#include "base/fatal.h"
+#include "tensor/ops.h"
+
+#define ALIGN_NELEM (ARENA_ALIGN / (int64_t)sizeof(float))
+#define MAX_SEGMENTS 64
+
+/* Scratch: abs_max (one float) in the first line, then MAX_SEGMENTS doubles, then the matrices, each 64-byte aligned. */
+#define SUMSQ_OFFSET ALIGN_NELEM
+#define HEAD_NELEM (SUMSQ_OFFSET + MAX_SEGMENTS * 2)
+#define GRAM_SQUARES 4   /* R, Z, Q, P [m,m]; then Y [out,in] */
+#define DIRECT_SQUARES 2 /* A, B [m,m]; then Y [out,in]       */
+
+/* As printed in the papers. Polar Express is made safe by dividing the argument of its polynomials by 1.05. */
+static const double polar_express[5][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
+                                           {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
+                                           {3.9486908534822946, -2.908902115962949, 0.5518191394370137},
+                                           {3.3184196573706015, -2.488488024314874, 0.51004894012372},
+                                           {2.300652019954817, -1.6689039845747493, 0.4188073119525673}};
+static const double you[5][3] = {{4.0848, -6.8946, 2.927},
+                                 {3.9505, -6.3029, 2.6377},
+                                 {3.7418, -5.5913, 2.3037},
+                                 {2.8769, -3.1427, 1.2046},
+                                 {2.8366, -3.0525, 1.2012}};
+static const double jordan[1][3] = {{3.4445, -4.7750, 2.0315}};
+
+static int lesser(int a, int b) {
+    return a < b ? a : b;
+}
+
+void ns_coefficients(const NsConfig *config, int step, double abc[3]) {
+    const double safety = 1.05;
+    switch (config->coefficients) {
+    case NS_POLAR_EXPRESS:
+        memcpy(abc, polar_express[lesser(step, 4)], 3 * sizeof *abc);
+        abc[0] /= safety;
+        abc[1] /= safety * safety * safety;
+        abc[2] /= safety * safety * safety * safety * safety;
+        break;
+    case NS_YOU:
+        memcpy(abc, you[lesser(step, 4)], 3 * sizeof *abc);
+        break;
+    case NS_JORDAN:
+        memcpy(abc, jordan[0], 3 * sizeof *abc);
+        break;
+    case NS_LIST:
+        DM_ASSERT(config->list_count > 0);
+        memcpy(abc, config->list[lesser(step, config->list_count - 1)], 3 * sizeof *abc);
+        break;
+    }
+}
+
+static bool last_or_before_restart(const NsPlan *plan, int step) {
+    return step + 1 == plan->steps || plan->restart[step + 1];
+}
+
+/* A product of which only the lower triangle is computed counts one operation per multiply-add. */
+static double gram_flops(const NsPlan *plan) {
+    const double m = (double)plan->m, n = (double)plan->n;
+    double flops = m * m * n + 2 * m * m * n; /* first XX^T, last QX */
+    for (int i = 0; i < plan->steps; i++) {
+        if (plan->restart[i])
+            flops += m * m * n + 2 * m * m * n;
+        flops += m * m * m; /* RR */
+        if (i > 0 && !plan->restart[i])
+            flops += 2 * m * m * m; /* QZ */
+        if (!last_or_before_restart(plan, i))
+            flops += 2 * m * m * m; /* RZ, ZT */
+    }
+    return flops;
+}
+
+static double direct_flops(const NsPlan *plan) {
+    const double m = (double)plan->m, n = (double)plan->n;
+    return plan->steps * (m * m * n + m * m * m + 2 * m * m * n); /* XX^T, AA, BX */
+}
+
+double ns_flops(const NsPlan *plan) {
+    return plan->gram ? gram_flops(plan) : direct_flops(plan);
+}
+
+NsPlan ns_plan(const NsConfig *config, int64_t out, int64_t in, int tp_dim, int segments) {
+    DM_ASSERT(config->steps >= 1 && config->steps <= CONFIG_NS_MAX);
+    DM_ASSERT(out >= 0 && in >= 0 && tp_dim >= -1 && tp_dim <= 1);
+    DM_ASSERT(segments >= 1 && segments <= MAX_SEGMENTS);
+    NsPlan plan = {.steps = config->steps, .out = out, .in = in, .tp_dim = tp_dim, .segments = segments};
+    plan.transposed = out > in;
+    plan.m = plan.transposed ? in : out;
+    plan.n = plan.transposed ? out : in;
+    plan.gram_segmented = tp_dim == (plan.transposed ? 0 : 1);
+    for (int i = 0; i < config->steps; i++)
+        ns_coefficients(config, i, plan.coef[i]);
+    for (int i = 0; i < config->restart_count; i++) {
+        const int at = config->restarts[i];
+        if (at > 0 && at < config->steps) /* before the first iteration there is no factor to apply */
+            plan.restart[at] = true;
+    }
+    plan.gram = config->algorithm == NS_GRAM ||
+                (config->algorithm == NS_AUTO && gram_flops(&plan) < direct_flops(&plan));
+    return plan;
+}
+
+static int64_t aligned(int64_t nelem) {
+    return (nelem + ALIGN_NELEM - 1) / ALIGN_NELEM * ALIGN_NELEM;
+}
+
+int64_t ns_scratch_nelem(const NsPlan *plan) {
+    const int64_t squares = plan->gram ? GRAM_SQUARES : DIRECT_SQUARES;
+    return HEAD_NELEM + squares * aligned(plan->m * plan->m) + aligned(plan->m * plan->n);
+}
+
+static float *scratch_square(const NsPlan *plan, float *scratch, int index) {
+    return scratch + HEAD_NELEM + index * aligned(plan->m * plan->m);
+}
+
+/* x scaled by an exact power of two, then divided by its Frobenius norm. The sum runs over the stored orientation. */
+static void normalise(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
+    const int64_t nelem = plan->out * plan->in;
+    const int nsegments = plan->tp_dim < 0 ? 1 : plan->segments;
+    float *abs_max = scratch;
+    double *sumsq = (double *)(void *)(scratch + SUMSQ_OFFSET);
+    ops_abs_max(stream, (AbsMax){.out = abs_max, .x = x, .n = nelem});
+    ops_ns_scale_pow2(stream, (NsScalePow2){.y = x, .x = x, .abs_max = abs_max, .n = nelem});
+    ops_sum_squares_rows(stream, (SumSquaresRows){.out = sumsq,
+                                                  .x = x,
+                                                  .rows = plan->out,
+                                                  .cols = plan->in,
+                                                  .dim = plan->tp_dim == 1 ? 1 : 0,
+                                                  .nsegments = nsegments});
+    ops_ns_normalize(stream, (NsNormalize){.y = x, .x = x, .sumsq = sumsq, .n = nelem, .nsegments = nsegments});
+}
+
+/* r = XX^T [m,m], segmented where the contracted dimension is the one that tp cuts. */
+static void gram_product(const NsPlan *plan, Stream *stream, const float *x, float *r) {
+    const int nsegments = plan->gram_segmented ? plan->segments : 1;
+    DM_ASSERT(plan->n % nsegments == 0);
+    ops_gemm(stream, (Gemm){.m = plan->m,
+                            .n = plan->m,
+                            .nparts = 1,
+                            .part[0] = {.a = x,
+                                        .b = x,
+                                        .lda = plan->in,
+                                        .ldb = plan->in,
+                                        .k = plan->n,
+                                        .segment = plan->n / nsegments},
+                            .nsegments = nsegments,
+                            .trans_a = plan->transposed,
+                            .trans_b = !plan->transposed,
+                            .shape = GEMM_LOWER_MIRRORED,
+                            .c = r,
+                            .ldc = plan->m});
+}
+
+/* c = ab, all [m,m]. */
+static void square_product(const NsPlan *plan, Stream *stream, const float *a, const float *b, float *c,
+                           GemmShape shape) {
+    const int64_t m = plan->m;
+    ops_gemm(stream, (Gemm){.m = m,
+                            .n = m,
+                            .nparts = 1,
+                            .part[0] = {.a = a, .b = b, .lda = m, .ldb = m, .k = m, .segment = m},
+                            .nsegments = 1,
+                            .shape = shape,
+                            .c = c,
+                            .ldc = m});
+}
+
+/* y = qX; on a stored transposed matrix y = x q^T. */
+static void apply_factor(const NsPlan *plan, Stream *stream, const float *q, const float *x, float *y) {
+    const GemmPart left = {.a = q, .b = x, .lda = plan->m, .ldb = plan->in, .k = plan->m, .segment = plan->m};
+    const GemmPart right = {.a = x, .b = q, .lda = plan->in, .ldb = plan->m, .k = plan->m, .segment = plan->m};
+    ops_gemm(stream, (Gemm){.m = plan->out,
+                            .n = plan->in,
+                            .nparts = 1,
+                            .part[0] = plan->transposed ? right : left,
+                            .nsegments = 1,
+                            .trans_b = plan->transposed,
+                            .c = y,
+                            .ldc = plan->in});
+}
+
+/* out = fma(c, x, y). */
+static void combine(Stream *stream, float *out, double c, const float *x, const float *y, int64_t n) {
+    ops_ns_combine(stream, (NsCombine){.out = out, .x = x, .y = y, .n = n, .c = (float)c});
+}
+
+/* out = fma(c, x, b*y). */
+static void combine_scaled(Stream *stream, float *out, const double coef[3], const float *x, const float *y,
+                           int64_t n) {
+    ops_ns_combine(stream, (NsCombine){.out = out,
+                                       .x = x,
+                                       .y = y,
+                                       .n = n,
+                                       .scale_y = true,
+                                       .c = (float)coef[2],
+                                       .b = (float)coef[1]});
+}
+
+/* One iteration on the Gram matrix r and the factor q; z and p are free. `fresh`: q starts again. */
+static void gram_step(const NsPlan *plan, Stream *stream, float *scratch, int step, bool fresh) {
+    float *r = scratch_square(plan, scratch, 0), *z = scratch_square(plan, scratch, 1);
+    float *q = scratch_square(plan, scratch, 2), *p = scratch_square(plan, scratch, 3);
+    const double *coef = plan->coef[step];
+    const int64_t square = plan->m * plan->m;
+    square_product(plan, stream, r, r, z, GEMM_LOWER_MIRRORED);
+    combine_scaled(stream, z, coef, z, r, square); /* Z = fma(c, RR, b*R) */
+    if (fresh) {
+        ops_add_diagonal(stream, (AddDiagonal){.out = q, .x = z, .m = plan->m, .a = (float)coef[0]});
+    } else {
+        square_product(plan, stream, q, z, p, GEMM_FULL);
+        combine(stream, q, coef[0], q, p, square); /* Q = fma(a, Q, QZ) */
+    }
+    if (last_or_before_restart(plan, step))
+        return;
+    square_product(plan, stream, r, z, p, GEMM_LOWER_MIRRORED);
+    combine(stream, p, coef[0], r, p, square); /* T = fma(a, R, RZ) in p; r is free from here */
+    square_product(plan, stream, z, p, r, GEMM_LOWER_MIRRORED);
+    combine(stream, r, coef[0], p, r, square); /* R = fma(a, T, ZT) */
+}
+
+static void run_gram(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
+    float *r = scratch_square(plan, scratch, 0), *q = scratch_square(plan, scratch, 2);
+    float *from = x, *to = scratch_square(plan, scratch, GRAM_SQUARES);
+    for (int i = 0; i <= plan->steps; i++) {
+        if (i == plan->steps || plan->restart[i]) {
+            apply_factor(plan, stream, q, from, to);
+            float *swap = from;
+            from = to;
+            to = swap;
+        }
+        if (i == plan->steps)
+            break;
+        const bool fresh = i == 0 || plan->restart[i];
+        if (fresh)
+            gram_product(plan, stream, from, r);
+        gram_step(plan, stream, scratch, i, fresh);
+    }
+    if (from != x)
+        ops_copy(stream, (Copy){.dst = x,
+                                .src = from,
+                                .rows = plan->out,
+                                .cols = plan->in,
+                                .dst_stride = plan->in,
+                                .src_stride = plan->in});
+}
+
+static void run_direct(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
+    float *a = scratch_square(plan, scratch, 0), *b = scratch_square(plan, scratch, 1);
+    float *y = scratch_square(plan, scratch, DIRECT_SQUARES);
+    for (int i = 0; i < plan->steps; i++) {
+        gram_product(plan, stream, x, a);
+        square_product(plan, stream, a, a, b, GEMM_LOWER_MIRRORED);
+        combine_scaled(stream, b, plan->coef[i], b, a, plan->m * plan->m); /* B = fma(c, AA, b*A) */
+        apply_factor(plan, stream, b, x, y);
+        combine(stream, x, plan->coef[i][0], x, y, plan->out * plan->in); /* X = fma(a, X, BX) */
+    }
+}
+
+void ns_run(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
+    if (plan->m == 0)
+        return;
+    normalise(plan, stream, x, scratch);
+    if (plan->gram)
+        run_gram(plan, stream, x, scratch);
+    else
+        run_direct(plan, stream, x, scratch);
+}

@@ -13,7 +13,8 @@
 #define ALIGN_NELEM (ARENA_ALIGN / (int64_t)sizeof(float))
 #define MAX_SEGMENTS 64
 
-/* Scratch: abs_max (one float) in the first line, then MAX_SEGMENTS doubles, then the matrices, each 64-byte aligned. */
+/* Scratch: abs_max (one float) in the first line, then MAX_SEGMENTS doubles, then the matrices, each 64-byte aligned.
+ */
 #define SUMSQ_OFFSET ALIGN_NELEM
 #define HEAD_NELEM (SUMSQ_OFFSET + MAX_SEGMENTS * 2)
 #define GRAM_SQUARES 4   /* R, Z, Q, P [m,m]; then Y [out,in] */
@@ -103,8 +104,8 @@ NsPlan ns_plan(const NsConfig *config, int64_t out, int64_t in, int tp_dim, int 
         if (at > 0 && at < config->steps) /* before the first iteration there is no factor to apply */
             plan.restart[at] = true;
     }
-    plan.gram = config->algorithm == NS_GRAM ||
-                (config->algorithm == NS_AUTO && gram_flops(&plan) < direct_flops(&plan));
+    plan.gram =
+        config->algorithm == NS_GRAM || (config->algorithm == NS_AUTO && gram_flops(&plan) < direct_flops(&plan));
     return plan;
 }
 
@@ -142,21 +143,19 @@ static void normalise(const NsPlan *plan, Stream *stream, float *x, float *scrat
 static void gram_product(const NsPlan *plan, Stream *stream, const float *x, float *r) {
     const int nsegments = plan->gram_segmented ? plan->segments : 1;
     DM_ASSERT(plan->n % nsegments == 0);
-    ops_gemm(stream, (Gemm){.m = plan->m,
-                            .n = plan->m,
-                            .nparts = 1,
-                            .part[0] = {.a = x,
-                                        .b = x,
-                                        .lda = plan->in,
-                                        .ldb = plan->in,
-                                        .k = plan->n,
-                                        .segment = plan->n / nsegments},
-                            .nsegments = nsegments,
-                            .trans_a = plan->transposed,
-                            .trans_b = !plan->transposed,
-                            .shape = GEMM_LOWER_MIRRORED,
-                            .c = r,
-                            .ldc = plan->m});
+    ops_gemm(
+        stream,
+        (Gemm){
+            .m = plan->m,
+            .n = plan->m,
+            .nparts = 1,
+            .part[0] = {.a = x, .b = x, .lda = plan->in, .ldb = plan->in, .k = plan->n, .segment = plan->n / nsegments},
+            .nsegments = nsegments,
+            .trans_a = plan->transposed,
+            .trans_b = !plan->transposed,
+            .shape = GEMM_LOWER_MIRRORED,
+            .c = r,
+            .ldc = plan->m});
 }
 
 /* c = ab, all [m,m]. */
@@ -195,13 +194,9 @@ static void combine(Stream *stream, float *out, double c, const float *x, const 
 /* out = fma(c, x, b*y). */
 static void combine_scaled(Stream *stream, float *out, const double coef[3], const float *x, const float *y,
                            int64_t n) {
-    ops_ns_combine(stream, (NsCombine){.out = out,
-                                       .x = x,
-                                       .y = y,
-                                       .n = n,
-                                       .scale_y = true,
-                                       .c = (float)coef[2],
-                                       .b = (float)coef[1]});
+    ops_ns_combine(
+        stream,
+        (NsCombine){.out = out, .x = x, .y = y, .n = n, .scale_y = true, .c = (float)coef[2], .b = (float)coef[1]});
 }
 
 /* One iteration on the Gram matrix r and the factor q; z and p are free. `fresh`: q starts again. */

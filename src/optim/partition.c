@@ -195,7 +195,8 @@ static int compare_items(const void *left, const void *right) {
     return by_name != 0 ? by_name : (a > b) - (a < b);
 }
 
-/* The lightest of the slot's tp ranks; ties go round from the slot's own number, so that slots start at different ranks. */
+/* The lightest of the slot's tp ranks; ties go round from the slot's own number, so that slots start at different
+ * ranks. */
 static int choose_tp_rank(const Load *loads, int tp, int slot_number) {
     const int start = slot_number % tp;
     int best = start;
@@ -215,7 +216,7 @@ void partition_assign_tp(const PartitionItem *items, int count, const PartitionO
     const int slots = options->shards * options->replicates;
     DM_ASSERT(tp >= 1);
     const PartitionItem **sorted = HEAP_ALLOC(const PartitionItem *, count);
-    Load *loads = HEAP_ALLOC(Load, (int64_t)slots *tp);
+    Load *loads = HEAP_ALLOC(Load, (int64_t)slots * tp);
     int ncut = 0;
     for (int i = 0; i < count; i++) {
         tp_owner[i] = -1;

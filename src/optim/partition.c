@@ -144,11 +144,12 @@ static void assign_lpt(Bundle *bundles, int nbundles, const PartitionOptions *op
     for (int i = 0; i < nbundles; i++)
         layers = bundles[i].layer_index >= layers ? bundles[i].layer_index + 1 : layers;
     const int slots = options->shards * options->replicates;
+    const int64_t cells = (int64_t)layers * slots;
     Assignment assignment = {.options = options,
                              .slots = slots,
                              .slot_load = HEAP_ALLOC(Load, slots),
                              .column_load = HEAP_ALLOC(Load, options->shards),
-                             .used = HEAP_ALLOC(bool, (int64_t)layers *slots),
+                             .used = HEAP_ALLOC(bool, cells),
                              .used_count = HEAP_ALLOC(int, layers)};
     qsort(bundles, (size_t)nbundles, sizeof *bundles, compare_bundles);
     for (int i = 0; i < nbundles; i++)

@@ -71,13 +71,16 @@ static inline void near_norm(const float *a, const float *b, size_t n, double to
                              int line) {
     double difference = 0;
     double reference = 0;
+    double largest = 0;
     size_t worst = 0;
     for (size_t i = 0; i < n; i++) {
         const double d = (double)a[i] - (double)b[i];
         difference += d * d;
         reference += (double)b[i] * (double)b[i];
-        if (!(fabs(d) <= fabs((double)a[worst] - (double)b[worst]))) /* a NaN is the worst */
+        if (fabs(d) > largest || (isnan(d) && !isnan(largest))) {
             worst = i;
+            largest = fabs(d);
+        }
     }
     if (sqrt(difference) <= tol * sqrt(reference))
         return;

@@ -1,0 +1,44 @@
+/* One collective as it runs, whatever queued it. */
+#ifndef DMUON_COMM_COLLECTIVE_H
+#define DMUON_COMM_COLLECTIVE_H
+
+#include <stdint.h>
+
+#include "comm/channel.h"
+#include "comm/comm.h"
+#include "tensor/dtype.h"
+
+#define COMM_CHANNELS (STREAM_COUNT + 1)
+#define COMM_HOST STREAM_COUNT /* the channel of host_* calls */
+
+typedef struct Collective {
+    Channel *channel; /* borrowed; NULL when size is 1 */
+    CommOp op;
+    Dtype dtype;
+    int rank, size, root;
+    const void *src; /* broadcast: unused */
+    void *dst;
+    int64_t n; /* elements, as in comm.h */
+} Collective;
+
+struct Comm {
+    char name[32];
+    int rank, size;
+    Channel *channel[COMM_CHANNELS];         /* owned; NULL when size is 1             */
+    _Atomic int64_t count[COMM_OP_COUNT][3]; /* calls, payload bytes, bus bytes        */
+};
+
+/* Copies this rank's own part to where the operation wants it: all there is to do for size 1. */
+void collective_copy_own(const Collective *c);
+/* The whole operation. Blocks; fatal() on failure. */
+void collective_run(const Collective *c);
+
+/* dst[i] = tree over r < count of part[r][i], n elements; dst may be one of the parts. */
+void tree_sum(Dtype dtype, void *dst, const void *const *part, int count, int64_t n);
+/* dst[i] = a[i] + b[i]; may alias. */
+void tree_add(Dtype dtype, void *dst, const void *a, const void *b, int64_t n);
+
+/* This rank in the world and its host, for the words of an agreement. Set by world_init. */
+void comm_identity(int *rank, const char **host);
+
+#endif

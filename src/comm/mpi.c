@@ -1,0 +1,223 @@
+/* Channels over MPI: non-blocking point-to-point messages only, so that every wait sleeps between tests and has a
+ * deadline, and so that the order of additions is ours. MPI errors end in the handler of world.c; return codes carry
+ * nothing more. */
+#include "comm/channel.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <mpi.h>
+
+#include "base/arena.h"
+#include "base/fatal.h"
+#include "base/str.h"
+#include "comm/watchdog.h"
+
+/* Tags: below, those of host_send; above, sequence and kind of the operation, within MPI's guaranteed 32767. A rank
+ * that runs another operation than its peers then waits until the watchdog says so, instead of taking foreign bytes. */
+#define TAG_FIRST 30000
+#define TAG_KINDS 8
+#define TAG_SEQUENCES 256
+
+struct Channel {
+    MPI_Comm comm; /* owned */
+    int rank, size;
+    uint32_t sequence; /* operations so far */
+    int tag;           /* of the one that runs */
+    int nflows, capacity;
+    Flow *flow;           /* [capacity], owned */
+    MPI_Request *request; /* [capacity][FLOW_WINDOW], owned */
+    Watch watch;
+    Arena scratch; /* owned */
+};
+
+static Channel *wrap(MPI_Comm comm, const char *name) {
+    Channel *channel = HEAP_ALLOC(Channel, 1);
+    channel->comm = comm;
+    MPI_Comm_set_name(comm, name);
+    MPI_Comm_rank(comm, &channel->rank);
+    MPI_Comm_size(comm, &channel->size);
+    return channel;
+}
+
+Channel *channel_world(const char *name) {
+    MPI_Comm comm;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    return wrap(comm, name);
+}
+
+Channel *channel_split(Channel *parent, const char *name, int color, int key) {
+    MPI_Comm comm;
+    MPI_Comm_split(parent->comm, color, key, &comm);
+    return wrap(comm, name);
+}
+
+Channel *channel_duplicate(Channel *parent, const char *name) {
+    MPI_Comm comm;
+    MPI_Comm_dup(parent->comm, &comm);
+    return wrap(comm, name);
+}
+
+void channel_destroy(Channel *channel) {
+    if (channel == NULL)
+        return;
+    MPI_Comm_free(&channel->comm);
+    heap_free(channel->flow);
+    heap_free(channel->request);
+    arena_deinit(&channel->scratch);
+    heap_free(channel);
+}
+
+int channel_rank(const Channel *channel) {
+    return channel->rank;
+}
+
+int channel_size(const Channel *channel) {
+    return channel->size;
+}
+
+Flow *channel_begin_tagged(Channel *channel, int tag, int nflows) {
+    if (nflows > channel->capacity) {
+        heap_free(channel->flow);
+        heap_free(channel->request);
+        channel->flow = HEAP_ALLOC(Flow, nflows);
+        channel->request = HEAP_ALLOC(MPI_Request, nflows * FLOW_WINDOW);
+        channel->capacity = nflows;
+    }
+    channel->tag = tag;
+    channel->nflows = nflows;
+    watch_begin(&channel->watch);
+    return channel->flow;
+}
+
+Flow *channel_begin(Channel *channel, int kind, int nflows) {
+    DM_ASSERT(kind >= 0 && kind < TAG_KINDS);
+    const int sequence = (int)(channel->sequence++ % TAG_SEQUENCES);
+    return channel_begin_tagged(channel, TAG_FIRST + sequence * TAG_KINDS + kind, nflows);
+}
+
+Flow flow_send(int peer, const void *buf, int64_t nbytes, int64_t chunk) {
+    /* MPI_Isend takes const; the cast only lets both directions share the field. */
+    return (Flow){
+        .buf = (char *)(uintptr_t)buf, .nbytes = nbytes, .chunk = chunk, .limit = nbytes, .peer = peer, .send = true};
+}
+
+Flow flow_recv(int peer, void *buf, int64_t nbytes, int64_t chunk) {
+    return (Flow){.buf = buf, .nbytes = nbytes, .chunk = chunk, .limit = nbytes, .peer = peer};
+}
+
+Flow flow_recv_ring(int peer, void *ring, int64_t nbytes, int64_t chunk) {
+    Flow flow = flow_recv(peer, ring, nbytes, chunk);
+    flow.ring = true;
+    flow.limit = nbytes < chunk * FLOW_WINDOW ? nbytes : chunk * FLOW_WINDOW;
+    return flow;
+}
+
+static int64_t piece_at(const Flow *flow, int64_t offset) {
+    return flow->nbytes - offset < flow->chunk ? flow->nbytes - offset : flow->chunk;
+}
+
+static void check_count(const Channel *channel, const Flow *flow, MPI_Status *status, int64_t due) {
+    int count = 0;
+    MPI_Get_count(status, MPI_BYTE, &count);
+    if (count == due)
+        return;
+    char what[512];
+    watch_describe(what, sizeof what);
+    fatal("%s: rank %d of this axis sent %d bytes to rank %d where %" PRId64 " were due", what, flow->peer, count,
+          channel->rank, due);
+}
+
+static bool flow_post(Channel *channel, Flow *flow, MPI_Request *request) {
+    bool moved = false;
+    while (flow->posted < flow->nbytes && flow->posted - flow->done < flow->chunk * FLOW_WINDOW) {
+        const int64_t nbytes = piece_at(flow, flow->posted);
+        if (flow->posted + nbytes > flow->limit)
+            break;
+        const int64_t slot = flow->posted / flow->chunk % FLOW_WINDOW;
+        char *at = flow->buf + (flow->ring ? slot * flow->chunk : flow->posted);
+        if (flow->send)
+            MPI_Isend(at, (int)nbytes, MPI_BYTE, flow->peer, channel->tag, channel->comm, &request[slot]);
+        else
+            MPI_Irecv(at, (int)nbytes, MPI_BYTE, flow->peer, channel->tag, channel->comm, &request[slot]);
+        flow->posted += nbytes;
+        moved = true;
+    }
+    return moved;
+}
+
+static bool flow_test(Channel *channel, Flow *flow, MPI_Request *request) {
+    bool moved = false;
+    while (flow->done < flow->posted) {
+        int finished = 0;
+        MPI_Status status;
+        MPI_Test(&request[flow->done / flow->chunk % FLOW_WINDOW], &finished, &status);
+        if (!finished)
+            break;
+        const int64_t nbytes = piece_at(flow, flow->done);
+        if (!flow->send)
+            check_count(channel, flow, &status, nbytes);
+        flow->done += nbytes;
+        moved = true;
+    }
+    return moved;
+}
+
+static void list_missing(const void *arg, char *buf, size_t capacity) {
+    const Channel *channel = arg;
+    size_t used = 0;
+    bool *listed = HEAP_ALLOC(bool, channel->size);
+    buf[0] = '\0';
+    for (int i = 0; i < channel->nflows; i++) {
+        const Flow *flow = &channel->flow[i];
+        if (flow->done == flow->nbytes || flow->done == flow->posted || listed[flow->peer])
+            continue;
+        listed[flow->peer] = true;
+        const int n = snprintf(buf + used, capacity - used, "%s%d", used > 0 ? ", " : "", flow->peer);
+        used += n > 0 ? (size_t)n : 0;
+        if (used + 16 > capacity)
+            break;
+    }
+    heap_free(listed);
+}
+
+void channel_step(Channel *channel) {
+    bool moved = false;
+    for (int i = 0; i < channel->nflows; i++) {
+        Flow *flow = &channel->flow[i];
+        if (flow->done == flow->nbytes)
+            continue;
+        MPI_Request *request = channel->request + (size_t)i * FLOW_WINDOW;
+        moved |= flow_post(channel, flow, request);
+        moved |= flow_test(channel, flow, request);
+    }
+    if (moved)
+        watch_begin(&channel->watch);
+    else
+        watch_pause(&channel->watch, list_missing, channel);
+}
+
+static bool channel_busy(const Channel *channel) {
+    for (int i = 0; i < channel->nflows; i++)
+        if (channel->flow[i].done < channel->flow[i].nbytes)
+            return true;
+    return false;
+}
+
+void channel_finish(Channel *channel) {
+    while (channel_busy(channel))
+        channel_step(channel);
+}
+
+void *channel_scratch(Channel *channel, size_t nbytes) {
+    Arena *arena = &channel->scratch;
+    if (arena->capacity < nbytes) {
+        arena_deinit(arena);
+        *arena = (Arena){0};
+        if (arena_init(arena, (nbytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN, "messages under way") !=
+            STATUS_OK)
+            fatal("%s", status_trail());
+    }
+    arena_rewind(arena, 0);
+    return arena_push(arena, nbytes);
+}

@@ -19,8 +19,8 @@ static JsonValue *golden;
 
 typedef double (*CostFn)(int64_t out, int64_t in);
 
-/* The reference's cost: 5*s*(m*n + 2*L*s) operations (s the short, L the long side) in units of 1e9 and elements in units
- * of 4e6, each rounded down to at least 1. */
+/* The reference's cost: 5*s*(m*n + 2*L*s) operations (s the short, L the long side) in units of 1e9 and elements in
+ * units of 4e6, each rounded down to at least 1. */
 static double reference_cost(int64_t out, int64_t in) {
     const int64_t s = out < in ? out : in, L = out < in ? in : out;
     const int64_t flops = 5 * s * (out * in + 2 * L * s) / 1000000000, elements = out * in / 4000000;

@@ -12,7 +12,7 @@ static void check_gemm_part(const Gemm *a, const GemmPart *p) {
     DM_ASSERT(p->k >= 0 && given(p->a, a->m * p->k) && given(p->b, a->n * p->k));
     DM_ASSERT(a->m * p->k == 0 || p->lda >= (a->trans_a ? a->m : p->k));
     DM_ASSERT(a->n * p->k == 0 || p->ldb >= (a->trans_b ? p->k : a->n));
-    DM_ASSERT((a->nsegments == 1 && a->nparts == 1) || (p->segment >= 0 && p->k <= p->segment * a->nsegments));
+    DM_ASSERT(a->nsegments == 1 || (p->segment >= 0 && p->k <= p->segment * a->nsegments));
 }
 
 static void check_gemm(const Gemm *a) {

@@ -1,4 +1,5 @@
-/* What the model promises beyond its values: the order in which it asks for units, and equal bits of all ways through it. */
+/* What the model promises beyond its values: the order in which it asks for units, and equal bits of all ways through
+ * it. */
 #include "tests/unit/bits.h"
 
 #include "tests/fixtures/resident.h"
@@ -85,8 +86,8 @@ static void test_model_bits_do_not_depend_on_recompute_or_threads(void **state) 
     }
 }
 
-/* 32 tokens are one lane each, so the leaf's lane sum adds token 16 + l of sequence 1 to token l of sequence 0 first: the two sums differ
- * by rounding only. */
+/* 32 tokens are one lane each, so the leaf's lane sum adds token 16 + l of sequence 1 to token l of sequence 0 first:
+ * the two sums differ by rounding only. */
 static void test_model_eval_sums_the_losses_that_training_averages(void **state) {
     (void)state;
     for (int kind = 0; kind < RESIDENT_KINDS; kind++) {

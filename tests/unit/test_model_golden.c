@@ -1,4 +1,5 @@
-/* The network against an independent framework: golden files of tests/golden/make_model_golden.py (PyTorch, binary64). */
+/* The network against an independent framework: golden files of tests/golden/make_model_golden.py (PyTorch, binary64).
+ */
 #include "tests/unit/bits.h"
 
 #include <stdio.h>

@@ -42,7 +42,8 @@ static void apply_key(Loading *load, int index, const Node *node, Place place) {
         if (place_shows(place, spec->path))
             load_error(load, place, "%s", why.text);
         else
-            load_error(load, place, "%s = %s: %s", spec->path, value.text != NULL ? value.text : "", why.text);
+            load_error(load, place, "%s%s%s: %s", spec->path, value.len > 0 ? " = " : "",
+                       value.len > 0 ? value.text : "", why.text);
     }
     str_deinit(&why);
     str_deinit(&value);

@@ -141,6 +141,13 @@ static Node *build_document(Builder *b) {
     return root;
 }
 
+static int count_lines(const char *text, size_t nbytes) {
+    int count = 1;
+    for (size_t i = 0; i + 1 < nbytes; i++)
+        count += text[i] == '\n';
+    return count;
+}
+
 Node *node_parse(const char *text, size_t nbytes, int *line, Str *why) {
     Builder b = {.line = line, .why = why};
     *line = 0;
@@ -150,6 +157,8 @@ Node *node_parse(const char *text, size_t nbytes, int *line, Str *why) {
     }
     yaml_parser_set_input_string(&b.parser, (const unsigned char *)text, nbytes);
     Node *root = build_document(&b);
+    if (root == NULL && *line > count_lines(text, nbytes))
+        *line = count_lines(text, nbytes); /* libyaml misses a bracket on the line after the last */
     yaml_event_delete(&b.event);
     yaml_parser_delete(&b.parser);
     return root;

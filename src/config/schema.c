@@ -41,7 +41,8 @@
 #define TEXT(path_, field, class_, initial_, help_)                                                                    \
     { COMMON(path_, KEY_TEXT, class_, initial_, help_), AT(field) }
 
-enum { DIM_MAX = 1000000000 };
+/* Far beyond any use, and low enough that no product of sizes leaves 64 bits. */
+enum { WIDTH_MAX = 1 << 22, HEADS_MAX = 65536, AXIS_MAX = 65536, TOKENS_MAX = 1 << 24, SMALL_MAX = 1000000000 };
 #define COUNT_MAX 1e12
 #define RATE_MAX 1e6
 
@@ -49,14 +50,14 @@ enum { DIM_MAX = 1000000000 };
 static const KeySpec keys[] = {
     {COMMON("model", KEY_MODEL, NEVER, NULL, "the architecture: a file of models/, or its keys as a mapping"), AT(model_path)},
     NAME("model.family", model.family, NEVER, "llama", "llama", "Llama, Qwen2, Qwen3, Mistral, SmolLM are all of this family"),
-    INT("model.d_model", model.d_model, NEVER, NULL, 1, DIM_MAX, "width of the residual stream"),
-    INT("model.n_layers", model.n_layers, NEVER, NULL, 1, 100000, "decoder layers"),
-    INT("model.n_heads", model.n_heads, NEVER, NULL, 1, DIM_MAX, "query heads"),
-    INT("model.n_kv_heads", model.n_kv_heads, NEVER, NULL, 1, DIM_MAX, "key and value heads; divides n_heads"),
-    INT("model.head_dim", model.head_dim, NEVER, NULL, 2, DIM_MAX, "width of a head; even"),
-    INT("model.d_ff", model.d_ff, NEVER, NULL, 1, DIM_MAX, "width of the feed-forward layer"),
-    INT("model.vocab_size", model.vocab_size, NEVER, NULL, 1, DIM_MAX, "token ids 0 .. vocab_size - 1; 256 for text"),
-    INT("model.max_seq_len", model.max_seq_len, NEVER, "2048", 1, DIM_MAX, "longest sequence"),
+    INT("model.d_model", model.d_model, NEVER, NULL, 1, WIDTH_MAX, "width of the residual stream"),
+    INT("model.n_layers", model.n_layers, NEVER, NULL, 1, 1000, "decoder layers"),
+    INT("model.n_heads", model.n_heads, NEVER, NULL, 1, HEADS_MAX, "query heads"),
+    INT("model.n_kv_heads", model.n_kv_heads, NEVER, NULL, 1, HEADS_MAX, "key and value heads; divides n_heads"),
+    INT("model.head_dim", model.head_dim, NEVER, NULL, 2, 4096, "width of a head; even"),
+    INT("model.d_ff", model.d_ff, NEVER, NULL, 1, WIDTH_MAX, "width of the feed-forward layer"),
+    INT("model.vocab_size", model.vocab_size, NEVER, NULL, 1, TOKENS_MAX, "token ids 0 .. vocab_size - 1; 256 for text"),
+    INT("model.max_seq_len", model.max_seq_len, NEVER, "2048", 1, TOKENS_MAX, "longest sequence"),
     REAL_ABOVE("model.rope_theta", model.rope_theta, NEVER, "10000.0", 0, 1e12, "base of the rotary frequencies"),
     REAL_ABOVE("model.norm_eps", model.norm_eps, NEVER, "1.0e-5", 0, 1, "epsilon of RMSNorm"),
     BOOL("model.tie_embeddings", model.tie_embeddings, NEVER, "false", "the head is the embedding"),
@@ -73,9 +74,9 @@ static const KeySpec keys[] = {
     INT("seed", seed, IDENTITY, "1234", 0, 9007199254740991.0, "initial weights, order of the data, draws"),
     INT_AUTO("threads", threads, FREE, "auto", 1, 1024, 0, "per rank; auto: OMP_NUM_THREADS, else the cores of the affinity mask shared by the node's ranks"),
 
-    INT_AUTO("mesh.replicate", mesh.replicate, FREE, "1", 1, 1 << 20, 0, "R; world = R*G*T; one axis may be auto"),
-    INT_AUTO("mesh.shard", mesh.shard, FREE, "1", 1, 1 << 20, 0, "G"),
-    INT_AUTO("mesh.tp", mesh.tp, FREE, "1", 1, 1 << 20, 0, "T; divides n_heads, n_kv_heads, d_ff and the segments"),
+    INT_AUTO("mesh.replicate", mesh.replicate, FREE, "1", 1, AXIS_MAX, 0, "R; world = R*G*T; one axis may be auto"),
+    INT_AUTO("mesh.shard", mesh.shard, FREE, "1", 1, AXIS_MAX, 0, "G"),
+    INT_AUTO("mesh.tp", mesh.tp, FREE, "1", 1, AXIS_MAX, 0, "T; divides n_heads, n_kv_heads, d_ff and the segments"),
 
     ENUM("parallel.data", parallel.data, FREE, "fsdp", "fsdp|ddp", "fsdp: every weight has one home; ddp: every rank keeps all weights"),
     BOOL("parallel.reshard_after_forward.muon", parallel.reshard_muon, FREE, "true", "true: Z3, false: Z2; a single boolean sets both"),
@@ -121,9 +122,9 @@ static const KeySpec keys[] = {
     REAL("optimizer.schedule.min_ratio", optimizer.schedule.min_ratio, IDENTITY, "0.1", 0, 1, "factor of the last step"),
     REAL("optimizer.schedule.decay_fraction", optimizer.schedule.decay_fraction, IDENTITY, "0.2", 0, 1, "wsd: part of the steps that decay"),
 
-    INT("batch.global", batch.global, IDENTITY, "16", 1, DIM_MAX, "sequences per step; a multiple of micro*R*G"),
-    INT("batch.micro", batch.micro, IDENTITY, "2", 1, DIM_MAX, "sequences per rank at a time"),
-    INT("batch.seq_len", batch.seq_len, IDENTITY, "256", 1, DIM_MAX, "tokens; at most model.max_seq_len"),
+    INT("batch.global", batch.global, IDENTITY, "16", 1, SMALL_MAX, "sequences per step; a multiple of micro*R*G"),
+    INT("batch.micro", batch.micro, IDENTITY, "2", 1, 65536, "sequences per rank at a time"),
+    INT("batch.seq_len", batch.seq_len, IDENTITY, "256", 1, TOKENS_MAX, "tokens; at most model.max_seq_len"),
 
     TEXT("data.train", data.train, IDENTITY, NULL, "a file or a glob"),
     TEXT("data.val", data.val, FREE, "\"\"", "likewise, for validation"),
@@ -131,7 +132,7 @@ static const KeySpec keys[] = {
     BOOL("data.shuffle", data.shuffle, IDENTITY, "true", "a permutation per epoch"),
 
     INT("train.steps", train.steps, IDENTITY, "100", 1, COUNT_MAX, "optimizer steps; a resume may change it freely under a constant schedule"),
-    INT("train.epochs", train.epochs, IDENTITY, "0", 0, DIM_MAX, "ends the run earlier; 0: steps alone count"),
+    INT("train.epochs", train.epochs, IDENTITY, "0", 0, SMALL_MAX, "ends the run earlier; 0: steps alone count"),
     INT("train.eval_every", train.eval_every, FREE, "0", 0, COUNT_MAX, "steps between validations, one after the last step too; 0: none"),
     INT("train.eval_batches", train.eval_batches, FREE, "0", 0, COUNT_MAX, "groups of batch.global windows; 0: all"),
     INT("train.sample_every", train.sample_every, FREE, "0", 0, COUNT_MAX, "steps between samples of text; 0: none"),
@@ -143,7 +144,7 @@ static const KeySpec keys[] = {
         AT(train.max_wall_time), .extra = offsetof(Config, train.max_wall_s)},
 
     INT("checkpoint.every", checkpoint.every, FREE, "0", 0, COUNT_MAX, "steps between checkpoints, one at the end too; 0: none"),
-    INT("checkpoint.keep", checkpoint.keep, FREE, "2", 0, DIM_MAX, "newest ones to keep; 0: all"),
+    INT("checkpoint.keep", checkpoint.keep, FREE, "2", 0, SMALL_MAX, "newest ones to keep; 0: all"),
     TEXT("checkpoint.resume", checkpoint.resume, FREE, "auto", "auto: the newest valid one of this run; none: start anew; or a path"),
     TEXT("checkpoint.init_from", checkpoint.init_from, FREE, "\"\"", "start from the weights of a safetensors directory"),
     {COMMON("checkpoint.allow_changes", KEY_TEXTS, FREE, "[]", "keys of the run's identity that this resume may change"),

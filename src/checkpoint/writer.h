@@ -1,0 +1,13 @@
+/* Writes one rank's files of a set and completes the set on rank 0. */
+#ifndef DMUON_CHECKPOINT_WRITER_H
+#define DMUON_CHECKPOINT_WRITER_H
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/save.h"
+#include "checkpoint/snapshot.h"
+
+/* Collective over `comm` (host calls, agreement): temporary directory, files, trailer, rename, pruning. nbytes: of all files. */
+DM_NODISCARD Status writer_run(const SaverOptions *options, Comm *comm, const Snapshot *snapshot, const SaveState *state,
+                               int64_t *nbytes);
+
+#endif

@@ -1,0 +1,119 @@
+/* The state shared by the files of this room; nothing outside it includes this. */
+#ifndef DMUON_PARALLEL_INTERNAL_H
+#define DMUON_PARALLEL_INTERNAL_H
+
+#include "parallel/leaf_stack.h"
+#include "parallel/parallel.h"
+
+#define WAIT_SAMPLES 4096
+
+/* Whole weights of one unit and one kind (Muon or AdamW), gathered. */
+typedef struct CacheSlot {
+    float *base;     /* device                                           */
+    int unit;        /* that is in it or on its way, -1: free            */
+    Event *ready;    /* on gather: whole                                 */
+    Event *released; /* on compute: no longer read                       */
+} CacheSlot;
+
+typedef struct Cache {
+    CacheSlot *slot; /* [nslots] heap */
+    int nslots;
+    bool keep; /* Z2: slot u is unit u's until the step ends; Z3: a small pool */
+} Cache;
+
+typedef enum CacheKind { CACHE_MUON, CACHE_ADAMW, CACHE_COUNT } CacheKind;
+
+/* Where a unit's backward writes: [muon packed buffers | AdamW flat | side]. */
+typedef struct GradSlot {
+    float *base;
+    bool busy;
+    Event *consumed; /* on reduce: the reductions have read it */
+} GradSlot;
+
+typedef enum PublishState { PUBLISH_IDLE, PUBLISH_PENDING } PublishState;
+
+/* What a unit waits for. */
+typedef struct UnitState {
+    Event *grads_ready;  /* compute: the leaf's gradients are written        */
+    Event *shard_done;   /* reduce: the step's shard reductions are done     */
+    Event *final;        /* publish: this rank's share of the gradient is final */
+    Event *updated;      /* compute: the owner's new weights are written     */
+    Event *published;    /* publish: the new weights are here                */
+    PublishState publish;
+    float *grad_base;    /* of the leaf in flight, NULL: none                */
+    GradSlot *grad_slot; /* reduce mode                                      */
+} UnitState;
+
+struct Parallel {
+    const Plan *plan;
+    const Config *config;
+    const Mesh *mesh;
+    Device *device;
+    Stream *compute, *gather, *reduce, *publish;
+    Arena arena; /* run lifetime, device */
+    Store store;
+    Residency residency;
+    float **value, **grad; /* [params->count] heap */
+    Cache cache[CACHE_COUNT];
+    UnitState *unit; /* [nunits] heap */
+
+    LeafStack *muon_held;  /* [ngroups] reduce mode: the shard column; local mode: unused       */
+    LeafStack *adamw_held; /* [nunits]  reduce mode                                              */
+    LeafStack *unit_grads; /* [nunits]  local mode: whole gradients of the unit on this rank     */
+    GradSlot *grad_slot;   /* [grad_nslots] reduce mode                                          */
+    int grad_nslots, grad_next;
+    float **muon_final;  /* [ngroups] the column's reduced gradient, final at the owner */
+    float **adamw_final; /* [nunits] reduced run of blocks                              */
+
+    float *ns_scratch;        /* the largest ns_run needs                 */
+    int32_t **block_size;     /* [nunits][run] sizes of this rank's blocks */
+    double *sums, *all_sums;  /* [sums_nelem], [world][sums_nelem] device */
+    double *matrix_sums;      /* [max_owned][S] device                    */
+    double *host_sums;        /* [world][sums_nelem] host                 */
+    float *loss, *all_losses; /* [k + 1], [D][k + 1] device               */
+
+    bool in_step, forward_only;
+    int64_t round;
+    double wait_us[WAIT_SAMPLES];
+    int wait_count;
+    int64_t ns_calls;
+};
+
+/* Places everything; arena may be measuring. `bytes` gets the sizes by kind. (layout.c) */
+void parallel_layout(Parallel *p, MeshCoord coord, ParallelBytes *bytes);
+void parallel_release_tables(Parallel *p);
+
+/* Offsets inside a unit's gradient or gathered buffer. */
+static inline int64_t unit_grad_nelem(const PlanUnit *u) {
+    return u->muon_nelem + u->flat_nelem + u->side_nelem;
+}
+
+/* prefetch.c: the caches. */
+void prefetch_acquire(Parallel *p, int unit, bool backward);
+void prefetch_release(Parallel *p, int unit);
+void prefetch_invalidate(Parallel *p); /* weights change: nothing gathered is valid any more */
+
+/* owner.c: Muon. */
+void owner_gather(Parallel *p, int unit, const CacheSlot *slot);
+void owner_bind_values(Parallel *p, int unit, const CacheSlot *slot);
+void owner_bind_grads(Parallel *p, int unit, float *base);
+void owner_reduce_shard(Parallel *p, int unit, const float *base);
+void owner_reduce_replicate(Parallel *p, int unit);
+void owner_update_unit(Parallel *p, int unit, const UpdateStep *step, const GradNorm *norm);
+void owner_publish_unit(Parallel *p, int unit);
+
+/* fsdp.c: AdamW. */
+void fsdp_gather(Parallel *p, int unit, const CacheSlot *slot);
+void fsdp_bind_values(Parallel *p, int unit, const CacheSlot *slot);
+void fsdp_bind_grads(Parallel *p, int unit, float *base);
+void fsdp_pack_grads(Parallel *p, int unit, float *base);
+void fsdp_reduce_shard(Parallel *p, int unit, float *base);
+void fsdp_reduce_replicate(Parallel *p, int unit);
+void fsdp_update_unit(Parallel *p, int unit, const UpdateStep *step, const GradNorm *norm);
+
+/* Payload that is counted: bytes inside a step, 0 outside. */
+static inline int64_t counted(const Parallel *p, int64_t nelem) {
+    return p->in_step ? nelem * (int64_t)sizeof(float) : 0;
+}
+
+#endif

@@ -1,0 +1,156 @@
+/* Memory of the strategy: one layout function, run on an arena without memory for --plan and on the real one for a run. */
+#include "base/arena.h"
+#include "base/fatal.h"
+#include "mesh/extent.h"
+#include "parallel/internal.h"
+
+static int64_t max64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* Elements that a slot for this unit holds: the packed buffers this rank has no copy of, or the flat and side buffers. */
+static int64_t slot_nelem(const Parallel *p, CacheKind kind, int unit) {
+    const PlanUnit *u = &p->plan->unit[unit];
+    if (kind == CACHE_ADAMW)
+        return (p->plan->mesh.shard > 1 ? u->flat_nelem : 0) + u->side_nelem;
+    return p->plan->mesh.shard > 1 ? u->muon_nelem : 0;
+}
+
+static void layout_cache(Parallel *p, CacheKind kind) {
+    const int nunits = p->plan->params->nunits;
+    Cache *cache = &p->cache[kind];
+    cache->keep = kind == CACHE_MUON ? !p->config->parallel.reshard_muon : !p->config->parallel.reshard_adamw;
+    /* one in use, those fetched ahead, and a tied embedding that stays from forward to the end of backward */
+    const int pool = p->config->parallel.prefetch + 1 + p->plan->params->shape->tied;
+    cache->nslots = cache->keep || pool > nunits ? nunits : pool;
+    cache->slot = HEAP_ALLOC(CacheSlot, cache->nslots);
+    int64_t largest = 0;
+    for (int u = 0; u < nunits; u++)
+        largest = max64(largest, slot_nelem(p, kind, u));
+    for (int s = 0; s < cache->nslots; s++) {
+        cache->slot[s].unit = -1;
+        cache->slot[s].base = ARENA_PUSH(&p->arena, float, cache->keep ? slot_nelem(p, kind, s) : largest);
+    }
+}
+
+/* accumulate reduce: a pool for the gradients in flight, and counters only where reduced gradients are held. */
+static void layout_reduce(Parallel *p, ParallelBytes *bytes) {
+    const Plan *plan = p->plan;
+    int64_t largest = 0;
+    for (int u = 0; u < plan->params->nunits; u++)
+        largest = max64(largest, unit_grad_nelem(&plan->unit[u]));
+    const size_t before = p->arena.used;
+    p->grad_nslots = 2 + plan->params->shape->tied;
+    p->grad_slot = HEAP_ALLOC(GradSlot, p->grad_nslots);
+    for (int s = 0; s < p->grad_nslots; s++)
+        p->grad_slot[s].base = ARENA_PUSH(&p->arena, float, largest);
+    const size_t pool = p->arena.used;
+    for (int g = 0; g < plan->ngroups; g++) {
+        if (!store_in_column(&p->store, &plan->group[g]))
+            continue;
+        leaf_stack_layout(&p->muon_held[g], &p->arena, plan->group[g].nelem, plan->per_rank);
+        p->muon_final[g] = p->muon_held[g].base;
+    }
+    for (int u = 0; u < plan->params->nunits; u++) {
+        leaf_stack_layout(&p->adamw_held[u], &p->arena, plan->unit[u].run * PLAN_BLOCK, plan->per_rank);
+        p->adamw_final[u] = p->adamw_held[u].base;
+    }
+    const size_t depth = (size_t)plan_stack_depth(plan->per_rank);
+    const size_t held = p->arena.used - pool;
+    bytes->gradients = pool - before + held / depth;
+    bytes->leaf_trees = held - held / depth;
+}
+
+/* accumulate local: every rank counts whole gradients; the reductions run in place. */
+static void layout_local(Parallel *p, ParallelBytes *bytes) {
+    const Plan *plan = p->plan;
+    const size_t before = p->arena.used;
+    for (int u = 0; u < plan->params->nunits; u++) {
+        const PlanUnit *unit = &plan->unit[u];
+        leaf_stack_layout(&p->unit_grads[u], &p->arena, unit_grad_nelem(unit), plan->per_rank);
+        float *base = p->unit_grads[u].base;
+        if (!base)
+            continue;
+        for (int g = unit->first_group; g < unit->first_group + unit->group_count; g++)
+            if (store_in_column(&p->store, &plan->group[g]))
+                p->muon_final[g] = base + plan->group[g].unit_offset;
+        p->adamw_final[u] = base + unit->muon_nelem + p->store.coord.shard * unit->run * PLAN_BLOCK;
+    }
+    const size_t all = p->arena.used - before;
+    bytes->gradients = all / (size_t)plan_stack_depth(plan->per_rank);
+    bytes->leaf_trees = all - bytes->gradients;
+}
+
+static void layout_scratch(Parallel *p) {
+    const Plan *plan = p->plan;
+    const int world = mesh_size(plan->mesh);
+    int64_t ns = 0;
+    for (int i = 0; i < plan->params->count; i++)
+        if (plan->params->row[i].role == ROLE_MUON && plan->param[i].owner_shard == p->store.coord.shard &&
+            plan->param[i].owner_replicate == p->store.coord.replicate)
+            ns = max64(ns, ns_scratch_nelem(&plan->param[i].ns));
+    p->ns_scratch = ARENA_PUSH(&p->arena, float, ns);
+    for (int u = 0; u < plan->params->nunits; u++)
+        p->block_size[u] = ARENA_PUSH(&p->arena, int32_t, plan->unit[u].run);
+    p->sums = ARENA_PUSH(&p->arena, double, plan->sums_nelem);
+    p->all_sums = ARENA_PUSH(&p->arena, double, plan->sums_nelem *world);
+    p->matrix_sums = ARENA_PUSH(&p->arena, double, plan->max_owned *plan->params->shape->segments);
+    p->loss = ARENA_PUSH(&p->arena, float, plan->per_rank + 1);
+    p->all_losses = ARENA_PUSH(&p->arena, float, (plan->per_rank + 1) * world);
+}
+
+void parallel_layout(Parallel *p, MeshCoord coord, ParallelBytes *bytes) {
+    const Plan *plan = p->plan;
+    const int nunits = plan->params->nunits;
+    *bytes = (ParallelBytes){0};
+    p->value = HEAP_ALLOC(float *, plan->params->count);
+    p->grad = HEAP_ALLOC(float *, plan->params->count);
+    p->unit = HEAP_ALLOC(UnitState, nunits);
+    p->muon_held = HEAP_ALLOC(LeafStack, plan->ngroups);
+    p->adamw_held = HEAP_ALLOC(LeafStack, nunits);
+    p->unit_grads = HEAP_ALLOC(LeafStack, nunits);
+    p->muon_final = HEAP_ALLOC(float *, plan->ngroups);
+    p->adamw_final = HEAP_ALLOC(float *, nunits);
+    p->block_size = HEAP_ALLOC(int32_t *, nunits);
+    store_create(&p->store, plan, coord, &p->arena);
+    for (int g = 0; g < plan->ngroups; g++)
+        bytes->momentum += store_is_owner(&p->store, &plan->group[g]) ? (size_t)plan->group[g].nelem * sizeof(float) : 0;
+    for (int u = 0; u < nunits; u++)
+        bytes->moments += 2 * (size_t)plan->unit[u].run * PLAN_BLOCK * sizeof(float);
+    bytes->weights = p->arena.used - bytes->momentum - bytes->moments;
+    size_t mark = p->arena.used;
+    for (CacheKind kind = 0; kind < CACHE_COUNT; kind++)
+        layout_cache(p, kind);
+    bytes->gathered = p->arena.used - mark;
+    if (plan->local)
+        layout_local(p, bytes);
+    else
+        layout_reduce(p, bytes);
+    mark = p->arena.used;
+    layout_scratch(p);
+    bytes->scratch = p->arena.used - mark;
+}
+
+void parallel_release_tables(Parallel *p) {
+    store_destroy(&p->store);
+    for (CacheKind kind = 0; kind < CACHE_COUNT; kind++)
+        heap_free(p->cache[kind].slot);
+    heap_free(p->value);
+    heap_free(p->grad);
+    heap_free(p->unit);
+    heap_free(p->muon_held);
+    heap_free(p->adamw_held);
+    heap_free(p->unit_grads);
+    heap_free(p->muon_final);
+    heap_free(p->adamw_final);
+    heap_free(p->block_size);
+    heap_free(p->grad_slot);
+}
+
+ParallelBytes parallel_measure(const Plan *plan, const Config *config, MeshCoord coord) {
+    Parallel p = {.plan = plan, .config = config};
+    ParallelBytes bytes;
+    parallel_layout(&p, coord, &bytes);
+    parallel_release_tables(&p);
+    return bytes;
+}

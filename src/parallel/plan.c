@@ -1,0 +1,251 @@
+/* Builds the Plan: owners, packed buffers, AdamW blocks, the order of the leaves. */
+#include "parallel/plan.h"
+
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/fatal.h"
+#include "base/hash.h"
+#include "base/str.h"
+#include "mesh/extent.h"
+#include "optim/partition.h"
+
+int64_t plan_leaf(const Plan *plan, int d, int64_t j) {
+    if (plan->local)
+        return d * plan->per_rank + j;
+    const int G = plan->mesh.shard;
+    return (d / G) * (plan->leaves / plan->mesh.replicate) + j * G + d % G;
+}
+
+int plan_stack_depth(int64_t n) {
+    int depth = 1;
+    while (n > 1) {
+        depth++;
+        n /= 2;
+    }
+    return depth;
+}
+
+int32_t plan_block_size(const PlanParam *param, int64_t b) {
+    const int64_t left = param->seg_nelem - b * PLAN_BLOCK;
+    return (int32_t)(left < PLAN_BLOCK ? left : PLAN_BLOCK);
+}
+
+static bool power_of_two(int64_t n) {
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+static void plan_leaves(Plan *plan, const Config *config) {
+    const int64_t R = plan->mesh.replicate, D = R * plan->mesh.shard;
+    plan->leaves = config->batch.global / config->batch.micro;
+    plan->per_rank = plan->leaves / D;
+    plan->local = config->parallel.accumulate == ACCUMULATE_LOCAL;
+    const bool mesh_ok = power_of_two(R) && power_of_two(plan->mesh.shard);
+    if (plan->local)
+        plan->flat_tree = mesh_ok && power_of_two(plan->per_rank);
+    else
+        plan->flat_tree = mesh_ok && (R == 1 || power_of_two(plan->leaves / R));
+}
+
+static void layer_name(const ParamTable *params, int row, char *buf, size_t capacity) {
+    const int unit = params->row[row].unit;
+    if (unit == 0 || unit == params->nunits - 1)
+        str_format(buf, capacity, "%s", unit == 0 ? "embedding" : "head");
+    else
+        str_format(buf, capacity, "model.layers.%d", unit - 1);
+}
+
+/* The owner of every Muon matrix, by the partition rule. */
+static void plan_owners(Plan *plan, const Config *config) {
+    const ParamTable *params = plan->params;
+    PartitionItem *items = HEAP_ALLOC(PartitionItem, params->count);
+    char(*layers)[32] = heap_alloc((size_t)params->count * sizeof *layers);
+    int count = 0;
+    for (int i = 0; i < params->count; i++) {
+        if (params->row[i].role != ROLE_MUON)
+            continue;
+        layer_name(params, i, layers[i], sizeof layers[i]);
+        items[count++] = (PartitionItem){.name = params->row[i].name,
+                                         .layer = layers[i],
+                                         .layer_index = params->row[i].unit,
+                                         .numel = param_numel(&params->row[i]),
+                                         .cost = plan->param[i].cost,
+                                         .tp_cut = plan->mesh.tp > 1 && params->row[i].tp_dim >= 0};
+    }
+    int64_t threshold = config->parallel.owner.small_param_threshold;
+    if (threshold < 0)
+        threshold =
+            partition_auto_threshold(params_total(params, ROLE_MUON), plan->mesh.shard, plan->mesh.replicate);
+    partition_assign(items, count,
+                     &(PartitionOptions){.strategy = config->parallel.owner.strategy,
+                                         .shards = plan->mesh.shard,
+                                         .replicates = plan->mesh.replicate,
+                                         .small_param_threshold = threshold,
+                                         .max_per_layer = config->parallel.owner.max_per_layer,
+                                         .column_balance = config->parallel.owner.column_balance});
+    for (int i = 0, item = 0; i < params->count; i++) {
+        if (params->row[i].role != ROLE_MUON)
+            continue;
+        PlanParam *p = &plan->param[i];
+        p->owner_shard = items[item].owner_shard;
+        p->owner_replicate = items[item].owner_replicate;
+        p->owner_rank = mesh_rank(plan->mesh, (MeshCoord){p->owner_replicate, p->owner_shard, p->owner_tp});
+        item++;
+    }
+    heap_free(layers);
+    heap_free(items);
+}
+
+static void plan_params(Plan *plan, const Config *config) {
+    const ParamTable *params = plan->params;
+    const int S = params->shape->segments;
+    for (int i = 0; i < params->count; i++) {
+        const Param *row = &params->row[i];
+        PlanParam *p = &plan->param[i];
+        p->group = -1;
+        p->stored_nelem = row->padded_dim0 * (row->ndim == 2 ? row->dim[1] : 1);
+        if (row->role == ROLE_MUON) {
+            p->ns = ns_plan(&config->optimizer.muon.ns, row->dim[0], row->dim[1], row->tp_dim, S);
+            p->cost = ns_flops(&p->ns);
+            continue;
+        }
+        p->nseg = row->tp_dim >= 0 ? S : 1;
+        p->seg_nelem = p->stored_nelem / p->nseg;
+        p->seg_blocks = ceil_div(p->seg_nelem, PLAN_BLOCK);
+        p->dense = p->nseg == 1 || (row->tp_dim == 0 && p->seg_nelem % PLAN_BLOCK == 0);
+    }
+}
+
+/* The packed buffers of one unit: owner slots in order (shard, replicate), members in registry order. */
+static void plan_unit_groups(Plan *plan, int unit, int *nmembers) {
+    const ParamTable *params = plan->params;
+    PlanUnit *u = &plan->unit[unit];
+    u->first_group = plan->ngroups;
+    for (int slot = 0; slot < plan->mesh.shard * plan->mesh.replicate; slot++) {
+        PlanGroup g = {.unit = unit,
+                       .owner_shard = slot / plan->mesh.replicate,
+                       .owner_replicate = slot % plan->mesh.replicate,
+                       .first = *nmembers,
+                       .unit_offset = u->muon_nelem};
+        for (int i = 0; i < params->count; i++) {
+            PlanParam *p = &plan->param[i];
+            if (params->row[i].unit != unit || params->row[i].role != ROLE_MUON || p->owner_shard != g.owner_shard ||
+                p->owner_replicate != g.owner_replicate)
+                continue;
+            p->group = plan->ngroups;
+            p->offset = g.nelem;
+            g.nelem += round_up(p->stored_nelem, PLAN_ALIGN);
+            g.payload += param_numel(&params->row[i]);
+            plan->member[(*nmembers)++] = i;
+        }
+        g.count = *nmembers - g.first;
+        if (g.count == 0)
+            continue;
+        str_format(g.what, sizeof g.what, "unit %d owner (shard %d, replicate %d)", unit, g.owner_shard,
+                   g.owner_replicate);
+        u->muon_nelem += g.nelem;
+        plan->group[plan->ngroups++] = g;
+    }
+    u->group_count = plan->ngroups - u->first_group;
+}
+
+/* The AdamW blocks of one unit, dealt to the shard axis in equal runs. */
+static void plan_unit_blocks(Plan *plan, int unit, int *nmembers) {
+    const ParamTable *params = plan->params;
+    PlanUnit *u = &plan->unit[unit];
+    u->first_adamw = *nmembers;
+    for (int i = 0; i < params->count; i++) {
+        PlanParam *p = &plan->param[i];
+        if (params->row[i].unit != unit || params->row[i].role != ROLE_ADAMW)
+            continue;
+        p->offset = u->blocks * PLAN_BLOCK;
+        u->blocks += p->nseg * p->seg_blocks;
+        u->payload += param_numel(&params->row[i]);
+        if (!p->dense) {
+            p->side_offset = u->side_nelem;
+            u->side_nelem += round_up(p->stored_nelem, PLAN_ALIGN);
+        }
+        plan->adamw_member[(*nmembers)++] = i;
+    }
+    u->adamw_count = *nmembers - u->first_adamw;
+    u->run = ceil_div(u->blocks, plan->mesh.shard);
+    u->flat_nelem = plan->mesh.shard * u->run * PLAN_BLOCK;
+    u->sum_first = plan->run_blocks;
+    plan->run_blocks += u->run;
+    str_format(u->what, sizeof u->what, "unit %d", unit);
+}
+
+static void plan_owned_indices(Plan *plan) {
+    int *owned = HEAP_ALLOC(int, mesh_size(plan->mesh));
+    for (int i = 0; i < plan->params->count; i++) {
+        if (plan->params->row[i].role != ROLE_MUON)
+            continue;
+        PlanParam *p = &plan->param[i];
+        p->owned_index = owned[p->owner_rank]++;
+        if (owned[p->owner_rank] > plan->max_owned)
+            plan->max_owned = owned[p->owner_rank];
+    }
+    heap_free(owned);
+    plan->sums_nelem = plan->run_blocks + plan->max_owned;
+}
+
+static uint64_t plan_hash(const Plan *plan) {
+    uint64_t h = hash_bytes(&plan->mesh, sizeof plan->mesh, 1);
+    for (int i = 0; i < plan->params->count; i++) {
+        const PlanParam *p = &plan->param[i];
+        const int64_t row[] = {p->owner_rank, p->group, p->offset, p->nseg, p->seg_nelem, plan->params->row[i].role};
+        h = hash_bytes(plan->params->row[i].name, strlen(plan->params->row[i].name), h);
+        h = hash_bytes(row, sizeof row, h);
+    }
+    const int64_t leaves[] = {plan->leaves, plan->per_rank, plan->local};
+    return hash_bytes(leaves, sizeof leaves, h);
+}
+
+void plan_create(Plan *plan, const ParamTable *params, const Config *config, MeshShape mesh) {
+    *plan = (Plan){.params = params, .mesh = mesh};
+    plan->param = HEAP_ALLOC(PlanParam, params->count);
+    plan->group = HEAP_ALLOC(PlanGroup, params->count);
+    plan->unit = HEAP_ALLOC(PlanUnit, params->nunits);
+    plan->member = HEAP_ALLOC(int, params->count);
+    plan->adamw_member = HEAP_ALLOC(int, params->count);
+    plan_leaves(plan, config);
+    plan_params(plan, config);
+    plan_owners(plan, config);
+    int nmembers = 0, nadamw = 0;
+    for (int unit = 0; unit < params->nunits; unit++) {
+        plan_unit_groups(plan, unit, &nmembers);
+        plan_unit_blocks(plan, unit, &nadamw);
+    }
+    plan_owned_indices(plan);
+    plan->hash = plan_hash(plan);
+}
+
+void plan_destroy(Plan *plan) {
+    heap_free(plan->param);
+    heap_free(plan->group);
+    heap_free(plan->unit);
+    heap_free(plan->member);
+    heap_free(plan->adamw_member);
+    *plan = (Plan){0};
+}
+
+PlanLoad plan_load(const Plan *plan) {
+    const int nranks = mesh_size(plan->mesh);
+    double *load = HEAP_ALLOC(double, nranks);
+    PlanLoad result = {0};
+    for (int i = 0; i < plan->params->count; i++) {
+        if (plan->params->row[i].role != ROLE_MUON)
+            continue;
+        const PlanParam *p = &plan->param[i];
+        load[p->owner_rank] += p->cost;
+        result.mean += p->cost / nranks;
+        if (p->cost > result.largest)
+            result.largest = p->cost;
+    }
+    for (int r = 0; r < nranks; r++)
+        if (load[r] > result.max)
+            result.max = load[r];
+    result.bound = result.mean > result.largest ? result.mean : result.largest;
+    heap_free(load);
+    return result;
+}

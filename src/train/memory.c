@@ -1,0 +1,124 @@
+/* The memory plan and its limit. */
+#include "train/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/file.h"
+#include "base/str.h"
+#include "checkpoint/tensors.h"
+#include "train/phases.h"
+
+#define LIMIT 0.95
+
+static size_t snapshot_nbytes(const Plan *plan, const Config *config, MeshCoord coord) {
+    if (config->checkpoint.every == 0)
+        return 0;
+    SetTensors set;
+    set_tensors_create(&set, plan);
+    size_t nbytes = 0;
+    for (int t = 0; t < set.count; t++)
+        if (set.tensor[t].writer == mesh_rank(plan->mesh, coord))
+            nbytes += (size_t)set.tensor[t].numel * sizeof(float);
+    set_tensors_destroy(&set);
+    return nbytes;
+}
+
+void memory_plan(const Plan *plan, const Config *config, MeshCoord coord, MemoryLine lines[MEMORY_LINES]) {
+    const ParallelBytes b = parallel_measure(plan, config, coord);
+    const ModelOptions model = {.params = plan->params,
+                                .B = config->batch.micro,
+                                .T = config->batch.seq_len,
+                                .recompute = config->parallel.recompute == RECOMPUTE_LAYER};
+    const MemoryLine all[MEMORY_LINES] = {
+        {"weights", "mesh.shard, mesh.tp", b.weights},
+        {"momentum", "mesh.shard, mesh.replicate", b.momentum},
+        {"moments", "mesh.shard", b.moments},
+        {"gathered weights", "parallel.reshard_after_forward, parallel.prefetch", b.gathered},
+        {"gradients", "parallel.accumulate=reduce, mesh.shard", b.gradients},
+        {"partial sums over leaves", "parallel.accumulate=reduce, batch.micro", b.leaf_trees},
+        {"optimizer scratch", "mesh.shard", b.scratch},
+        {"activations", "batch.micro, batch.seq_len", model_activation_nbytes(&model)},
+        {"checkpoint copy", "checkpoint.every", snapshot_nbytes(plan, config, coord)},
+    };
+    memcpy(lines, all, sizeof all);
+}
+
+size_t memory_total(const MemoryLine lines[MEMORY_LINES]) {
+    size_t total = 0;
+    for (int i = 0; i < MEMORY_LINES; i++)
+        total += lines[i].nbytes;
+    return total;
+}
+
+/* A number in a one-number file, or 0 when there is none ("max" included). */
+static size_t read_number(const char *path) {
+    char *text;
+    size_t nbytes;
+    int64_t value = 0;
+    if (!file_exists(path) || file_read(path, 0, STATUS_NO_MEMORY, &text, &nbytes) != STATUS_OK)
+        return 0;
+    text[strcspn(text, "\n")] = '\0';
+    if (!str_parse_int(text, &value))
+        value = 0;
+    heap_free(text);
+    return (size_t)value;
+}
+
+size_t memory_available(void) {
+    char *text;
+    size_t nbytes, available = 0;
+    if (file_read("/proc/meminfo", 0, STATUS_NO_MEMORY, &text, &nbytes) == STATUS_OK) {
+        const char *line = strstr(text, "MemAvailable:");
+        if (line)
+            available = (size_t)strtoull(line + strlen("MemAvailable:"), NULL, 10) * 1024;
+        heap_free(text);
+    }
+    const size_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
+    if (limit > used && limit - used < available)
+        available = limit - used;
+    return available;
+}
+
+Status memory_check(const char *config_path, size_t node_nbytes, int ranks, const MemoryLine lines[MEMORY_LINES]) {
+    const size_t available = memory_available();
+    if (available == 0 || (double)node_nbytes <= LIMIT * (double)available)
+        return STATUS_OK;
+    MemoryLine sorted[MEMORY_LINES];
+    Str text = {0};
+    memcpy(sorted, lines, sizeof sorted);
+    for (int n = 0; n < 3; n++) {
+        int largest = n;
+        for (int i = n + 1; i < MEMORY_LINES; i++)
+            if (sorted[i].nbytes > sorted[largest].nbytes)
+                largest = i;
+        const MemoryLine line = sorted[largest];
+        sorted[largest] = sorted[n];
+        sorted[n] = line;
+        str_printf(&text, "\n    %s: %.1f MiB per rank; lowered by %s", line.what, (double)line.nbytes / 1048576.0,
+                   line.keys);
+    }
+    const Status status =
+        STATUS_FAIL(STATUS_NO_MEMORY, "%s: %d ranks of this node plan %.1f MiB, more than 95 %% of the %.1f MiB available:%s",
+                    config_path, ranks, (double)node_nbytes / 1048576.0, (double)available / 1048576.0, text.text);
+    str_deinit(&text);
+    return status;
+}
+
+Status phase_memory(Session *s) {
+    MemoryLine lines[MEMORY_LINES];
+    memory_plan(&s->plan, &s->config, s->mesh.coord, lines);
+    const size_t mine = memory_total(lines);
+    size_t *all = HEAP_ALLOC(size_t, s->world->size), node = 0;
+    host_all_gather(s->world->comm, &mine, all, sizeof mine);
+    int ranks = 0;
+    for (int r = 0; r < s->world->size; r++)
+        if (strcmp(s->world->hosts + (size_t)r * 128, s->world->host) == 0) {
+            node += all[r];
+            ranks++;
+        }
+    heap_free(all);
+    return comm_agree(s->world->comm, memory_check(s->config.path, node, ranks, lines));
+}

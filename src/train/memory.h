@@ -1,0 +1,24 @@
+/* What a run will take, before it takes it: for --plan, --check and the start. */
+#ifndef DMUON_TRAIN_MEMORY_H
+#define DMUON_TRAIN_MEMORY_H
+
+#include "model/model.h"
+#include "parallel/parallel.h"
+
+typedef struct MemoryLine {
+    const char *what; /* "weights"            */
+    const char *keys; /* the keys that lower it */
+    size_t nbytes;
+} MemoryLine;
+
+#define MEMORY_LINES 9
+
+/* The rank at `coord`; every line, also empty ones. */
+void memory_plan(const Plan *plan, const Config *config, MeshCoord coord, MemoryLine lines[MEMORY_LINES]);
+size_t memory_total(const MemoryLine lines[MEMORY_LINES]);
+/* Bytes that this node has available now (the smaller of the kernel's estimate and the control group's room). */
+size_t memory_available(void);
+/* Refuses (STATUS_NO_MEMORY) when `node_nbytes` exceed 95 % of `available`, naming the largest lines and their keys. */
+DM_NODISCARD Status memory_check(const char *config_path, size_t node_nbytes, int ranks, const MemoryLine lines[MEMORY_LINES]);
+
+#endif

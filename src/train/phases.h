@@ -1,0 +1,16 @@
+/* The phases of session_open, in the order in which they run; each is collective where it says so. */
+#ifndef DMUON_TRAIN_PHASES_H
+#define DMUON_TRAIN_PHASES_H
+
+#include "train/session.h"
+
+/* data.c: files, identity, token ids, the leaves of this rank. Collective. */
+DM_NODISCARD Status phase_data(Session *session);
+/* resume.c: the run directory, its lock, which set to start from; nothing is changed but the lock. Collective. */
+DM_NODISCARD Status phase_run(Session *session, const char *set);
+/* resume.c: weights and state: a set, init_from, or initial values; then the log is cut or moved. Collective. */
+DM_NODISCARD Status phase_state(Session *session);
+/* memory.c: refuses when the planned bytes of a node exceed 95 % of what is available. Collective. */
+DM_NODISCARD Status phase_memory(Session *session);
+
+#endif

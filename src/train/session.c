@@ -1,0 +1,209 @@
+/* Building a session in layer order. */
+#include "train/session.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fatal.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "device/cores.h"
+#include "tensor/ops.h"
+#include "train/phases.h"
+
+#define PEAK_DIM 512
+#define PEAK_ROUNDS 4
+
+/* Ranks of this node whose affinity mask equals this rank's, this one included. Collective. */
+static int ranks_sharing_cores(World *world) {
+    struct Where {
+        char host[128];
+        cpu_set_t mask;
+    } mine, *all = heap_alloc((size_t)world->size * sizeof *all);
+    memset(&mine, 0, sizeof mine);
+    memcpy(mine.host, world->host, sizeof mine.host);
+    sched_getaffinity(0, sizeof mine.mask, &mine.mask);
+    host_all_gather(world->comm, &mine, all, sizeof mine);
+    int sharing = 0;
+    for (int r = 0; r < world->size; r++)
+        sharing += memcmp(&all[r], &mine, sizeof mine) == 0;
+    heap_free(all);
+    return sharing;
+}
+
+/* threads: the key, else OMP_NUM_THREADS, else the cores of the mask divided among the ranks that share it. */
+static int choose_threads(const Config *config, int sharing) {
+    if (config->threads > 0)
+        return config->threads;
+    const char *omp = getenv("OMP_NUM_THREADS");
+    int64_t threads;
+    if (omp && str_parse_int(omp, &threads) && threads >= 1 && threads <= 1024)
+        return (int)threads;
+    const int share = cores_available() / sharing;
+    return share > 1 ? share : 1;
+}
+
+static Status open_device(Session *s) {
+    const int sharing = ranks_sharing_cores(s->world);
+    s->threads = choose_threads(&s->config, sharing);
+    const char *delay = getenv("DMUON_TEST_DELAY_SEED"); /* tests: shaken stream delays */
+    int64_t seed = 0;
+    if (delay && !str_parse_int(delay, &seed))
+        return STATUS_FAIL(STATUS_CONFIG, "DMUON_TEST_DELAY_SEED=%s: must be an integer", delay);
+    return device_create(&s->device, &(DeviceOptions){.name = "cpu",
+                                                      .threads = s->threads,
+                                                      .yield_to_comm = sharing * (s->threads + 1) > cores_available(),
+                                                      .delay_seed = (uint64_t)seed,
+                                                      .delay_max_us = 3000});
+}
+
+/* Every rank must have computed the same plan. */
+static Status compare_plans(Session *s) {
+    uint64_t *all = HEAP_ALLOC(uint64_t, s->world->size);
+    host_all_gather(s->world->comm, &s->plan.hash, all, sizeof *all);
+    Status status = STATUS_OK;
+    for (int r = 0; r < s->world->size && status == STATUS_OK; r++)
+        if (all[r] != all[0])
+            status = STATUS_FAIL(STATUS_CONFIG,
+                                 "rank %d plans another run than rank 0: the configuration or model file differs between hosts", r);
+    heap_free(all);
+    return status;
+}
+
+static Status open_plan(Session *s) {
+    s->shape = model_shape(&s->config);
+    TRY(params_create(&s->params, &s->shape, &s->config));
+    plan_create(&s->plan, &s->params, &s->config, s->mesh.shape);
+    return STATUS_OK;
+}
+
+static Status open_model(Session *s) {
+    TRY(parallel_create(&s->parallel, &s->plan, &s->config, &s->mesh, s->device));
+    const ModelOptions options = {.params = &s->params,
+                                  .residency = parallel_residency(s->parallel),
+                                  .device = s->device,
+                                  .tp = s->mesh.axis[AXIS_TP],
+                                  .B = s->config.batch.micro,
+                                  .T = s->config.batch.seq_len,
+                                  .recompute = s->config.parallel.recompute == RECOMPUTE_LAYER};
+    TRY(device_arena_init(s->device, &s->activations, model_activation_nbytes(&options), "activations"));
+    return model_create(&s->model, &options, &s->activations);
+}
+
+/* FLOP/s of the exact matrix product, all ranks at once; the best of a few rounds. */
+static void measure_peak(Session *s) {
+    const int64_t n = PEAK_DIM;
+    float *block = HEAP_ALLOC(float, 3 * n * n);
+    const Gemm gemm = {.m = n,
+                       .n = n,
+                       .nparts = 1,
+                       .part = {{.a = block, .b = block + n * n, .lda = n, .ldb = n, .k = n, .segment = n}},
+                       .nsegments = 1,
+                       .c = block + 2 * n * n,
+                       .ldc = n};
+    double best = 0;
+    for (int round = 0; round < PEAK_ROUNDS; round++) {
+        const int64_t start = clock_ns();
+        ops_gemm(device_stream(s->device, STREAM_COMPUTE), gemm);
+        const double flops = 2.0 * (double)(n * n * n) / (clock_ms_since(start) * 1e-3);
+        best = flops > best ? flops : best;
+    }
+    heap_free(block);
+    host_sum_f64(s->world->comm, &best, 1);
+    s->peak_flops = best;
+}
+
+static Status open_loader(Session *s) {
+    if (s->purpose != PURPOSE_TRAIN)
+        return STATUS_OK;
+    return loader_create(&s->loader, &(LoaderOptions){.dataset = s->train,
+                                                      .seed = (uint64_t)s->config.seed,
+                                                      .shuffle = s->config.data.shuffle,
+                                                      .B = s->config.batch.micro,
+                                                      .T = s->config.batch.seq_len,
+                                                      .leaves_per_step = s->plan.leaves,
+                                                      .leaf = s->leaf,
+                                                      .per_rank = s->plan.per_rank,
+                                                      .first_sample = s->progress.samples});
+}
+
+static Status open_saver(Session *s) {
+    if (s->purpose != PURPOSE_TRAIN)
+        return STATUS_OK;
+    return saver_create(&s->saver, &(SaverOptions){.config = &s->config,
+                                                   .plan = &s->plan,
+                                                   .parallel = s->parallel,
+                                                   .device = s->device,
+                                                   .world = s->world->comm,
+                                                   .run_dir = s->config.run.dir,
+                                                   .run_id = s->start.run_id,
+                                                   .data_identity = s->data_identity.text,
+                                                   .version = DMUON_VERSION,
+                                                   .segments = s->shape.segments});
+}
+
+/* SLURM_NTASKS > 1 with a world of one: the launcher and MPI do not know each other. */
+static Status check_launch(const Session *s) {
+    const char *tasks = getenv("SLURM_NTASKS");
+    const MeshShape m = {s->config.mesh.replicate, s->config.mesh.shard, s->config.mesh.tp};
+    int64_t n = 1;
+    if (tasks && str_parse_int(tasks, &n) && n > 1 && s->world->size == 1 && mesh_size(m) > 1)
+        return STATUS_FAIL(STATUS_CONFIG,
+                           "SLURM_NTASKS is %lld but MPI sees one rank: start with mpirun, or with srun --mpi=pmix where Open MPI "
+                           "was built for it",
+                           (long long)n);
+    return STATUS_OK;
+}
+
+static Status load_config(Session *s, const SessionOptions *options) {
+    TRY(config_load(&s->config, options->config_path, options->overrides, options->override_count, &s->warnings));
+    TRY(check_launch(s));
+    return config_resolve_mesh(&s->config, s->world->size);
+}
+
+Status session_open(Session *s, World *world, const SessionOptions *options) {
+    *s = (Session){.world = world, .purpose = options->purpose, .lock = {.fd = -1}};
+    Comm *all = world->comm;
+    TRY(comm_agree(all, load_config(s, options)));
+    world_set_options(world, &(CommOptions){.timeout_s = s->config.comm.timeout_s});
+    const MeshShape shape = {s->config.mesh.replicate, s->config.mesh.shard, s->config.mesh.tp};
+    TRY(comm_agree(all, mesh_create(&s->mesh, shape, world)));
+    TRY(comm_agree(all, open_plan(s)));
+    TRY(comm_agree(all, compare_plans(s)));
+    TRY(phase_data(s));
+    TRY(phase_memory(s));
+    TRY(phase_run(s, options->set));
+    TRY(comm_agree(all, open_device(s)));
+    TRY(comm_agree(all, open_model(s)));
+    TRY(phase_state(s));
+    TRY(comm_agree(all, open_loader(s)));
+    TRY(comm_agree(all, open_saver(s)));
+    measure_peak(s);
+    s->opened = true;
+    return STATUS_OK;
+}
+
+void session_close(Session *s) {
+    saver_destroy(s->saver);
+    loader_destroy(s->loader);
+    model_destroy(s->model);
+    parallel_destroy(s->parallel);
+    if (s->device) {
+        device_arena_deinit(s->device, &s->activations);
+        device_destroy(s->device);
+    }
+    dataset_close(s->train);
+    dataset_close(s->val);
+    plan_destroy(&s->plan);
+    params_destroy(&s->params);
+    mesh_destroy(&s->mesh);
+    heap_free(s->leaf);
+    str_deinit(&s->data_identity);
+    str_deinit(&s->warnings);
+    if (s->opened)
+        run_unlock(&s->lock);
+    else
+        run_lock_abandon(&s->lock);
+}

@@ -1,0 +1,29 @@
+/* Signal handlers: one flag. */
+#include "train/signals.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t pending;
+
+static void on_signal(int number) {
+    if (number == SIGINT && pending == SIGINT)
+        _exit(130);
+    pending = number;
+}
+
+void signals_install(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+}
+
+int signals_pending(void) {
+    return (int)pending;
+}

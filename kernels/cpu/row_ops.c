@@ -33,10 +33,27 @@ static float exp_sum(const float *x, int64_t n, float max) {
 float row_exp_sum(float *e, const float *x, int64_t n, float max) {
     if (e == NULL)
         return exp_sum(x, n, max);
-#pragma GCC ivdep
+    float lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        float value[LANES]; /* apart, because e may be x */
+        for (int l = 0; l < LANES; l++)
+            value[l] = exact_exp(x[i + l] - max);
+        for (int l = 0; l < LANES; l++) {
+            lane[l] = lane[l] + value[l];
+            e[i + l] = value[l];
+        }
+    }
+    for (int64_t l = 0; l < n - i; l++) {
+        e[i + l] = exact_exp(x[i + l] - max);
+        lane[l] = lane[l] + e[i + l];
+    }
+    return lanes_fold(lane);
+}
+
+void row_scale(float *x, int64_t n, float factor) {
     for (int64_t i = 0; i < n; i++)
-        e[i] = exact_exp(x[i] - max);
-    return row_sum(e, n);
+        x[i] = x[i] * factor;
 }
 
 void row_softmax(float *out, const float *x, int64_t n, float max, float inverse) {

@@ -1,5 +1,6 @@
-/* Every collective with every root and many sizes, in place and not: bits equal to the tree over ranks, which every rank computes
- * by itself from the formula of the data. The values span 40 binary orders of magnitude, so that another order gives other bits. */
+/* Every collective with every root and many sizes, in place and not: bits equal to the tree over ranks, which every
+ * rank computes by itself from the formula of the data. The values span 40 binary orders of magnitude, so that another
+ * order gives other bits. */
 #include "dist.h"
 
 #include <math.h>
@@ -80,14 +81,16 @@ static void out_clear(const Case *c) {
 
 static void expect(const Case *c, const char *what, int root, const void *got, const void *want, int64_t n) {
     for (int64_t i = 0; i < n * c->esize; i++)
-        CHECK(((const char *)got)[i] == ((const char *)want)[i], "%s of %" PRId64 " %s, root %d: byte %" PRId64 " is %02x, not %02x",
-              what, c->n, dtype_name(c->dtype), root, i, ((const unsigned char *)got)[i], ((const unsigned char *)want)[i]);
+        CHECK(((const char *)got)[i] == ((const char *)want)[i],
+              "%s of %" PRId64 " %s, root %d: byte %" PRId64 " is %02x, not %02x", what, c->n, dtype_name(c->dtype),
+              root, i, ((const unsigned char *)got)[i], ((const unsigned char *)want)[i]);
 }
 
 static void expect_untouched(const Case *c, const char *what, int root) {
     for (int64_t i = 0; i < c->total * c->esize; i++)
-        CHECK(c->out[i] == PATTERN, "%s of %" PRId64 ", root %d: byte %" PRId64 " was written on a rank that is not the root", what,
-              c->n, root, i);
+        CHECK(c->out[i] == PATTERN,
+              "%s of %" PRId64 ", root %d: byte %" PRId64 " was written on a rank that is not the root", what, c->n,
+              root, i);
 }
 
 /* Elements [first, first+n) of rank r's data. */
@@ -199,7 +202,8 @@ static void check_that_order_matters(void) {
 static void try_host_calls(void) {
     uint64_t counts[2] = {(uint64_t)rank, UINT64_MAX};
     host_sum_u64(world.comm, counts, 2);
-    CHECK(counts[0] == (uint64_t)(size * (size - 1) / 2) && counts[1] == (uint64_t)-size, "host_sum_u64 gives %" PRIu64, counts[0]);
+    CHECK(counts[0] == (uint64_t)(size * (size - 1) / 2) && counts[1] == (uint64_t)-size, "host_sum_u64 gives %" PRIu64,
+          counts[0]);
     double most[2] = {-1.0 - rank, rank};
     host_max_f64(world.comm, most, 2);
     CHECK(most[0] == -1.0 && most[1] == size - 1, "host_max_f64 gives %g %g", most[0], most[1]);

@@ -7,6 +7,7 @@ static void test_rules_across_keys(void **state) {
         {"batch: {global: 15, micro: 4}",
          "a.yaml:4: batch.global = 15: must be a multiple of batch.micro*mesh.replicate*"
          "mesh.shard = 4*1*1 = 4; the nearest legal value is 16"},
+        {"batch: {global: 6, micro: 4}", "the nearest legal value is 8"},
         {"batch: {global: 9, micro: 4}", "the nearest legal value is 8"},
         {"batch: {global: 1, micro: 4}", "the nearest legal value is 4"},
         {"batch: {micro: 7}", "a.yaml:4: batch.global = 16 (default): must be a multiple"},

@@ -16,8 +16,8 @@ COLUMNS = [
     {"base": "status with a trail, fatal, log, arenas, strings, atomic files, json, hashes, Philox, clock, trace ring"},
     {"config": "one schema table that drives parsing, overrides, checks, the printed reference and the dump",
      "device": "Device, Stream, Event; allocation, async copies, gemm; backends cpu and cuda"},
-    {"tensor": "dtype, a contiguous view, checked entry points to kernels",
-     "comm": "named communicators and collectives in canonical order; transports self, mpi, nccl; agreement; watchdog"},
+    {"tensor": "element types, checked entry points to kernels"},
+    {"comm": "named communicators and collectives in canonical order; transports self, mpi, nccl; agreement; watchdog"},
     {"mesh": "named axes replicate, shard, tp; rank <-> coordinate; sub-communicators; split arithmetic"},
     {"model": "shape, ParamTable, init, layers forward and backward, loss; asks a Residency for its weights",
      "optim": "newton_schulz, muon, adamw, partition, clip, schedule: mathematics without strategy",
@@ -31,7 +31,7 @@ COLUMNS = [
 COLUMN_OF = {room: i for i, column in enumerate(COLUMNS) for room in column}
 
 # kernels/ knows pointers and sizes only. Who may call it:
-KERNEL_CALLERS = {"device", "tensor", "optim", "model"}
+KERNEL_CALLERS = {"device", "tensor", "optim", "model", "train"}
 
 # Each foreign library is met in one place: pattern of the header, where it may stand (path prefixes).
 FOREIGN = [

@@ -72,7 +72,7 @@ static void projection_grads(const Leaf *leaf, const UnitParams *p, const float 
 /* dx: in the gradient of what attention took, out that of the projection's output. */
 static void heads_backward(const Leaf *leaf, const UnitParams *p, float *dx, const float *h, Heads heads) {
     rotate(leaf, dx, heads.count, true);
-    if (heads.raw != NULL)
+    if (heads.raw != NULL) /* the gain is not cut: its gradient is complete after the tree over the tp ranks' runs */
         norm_backward(leaf, head_norm(leaf, p, heads), dx, dx, NULL, p->grad[heads.norm]);
     projection_grads(leaf, p, dx, h, heads);
 }

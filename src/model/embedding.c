@@ -3,6 +3,7 @@
 
 #include "tensor/ops.h"
 
+/* Rows of other tp ranks are left alone: they are taken from their holder, never added. */
 void embedding_forward(const Leaf *leaf, float *x, const float *table, const int32_t *ids) {
     ops_embedding_forward(leaf->stream, (EmbeddingForward){.y = x,
                                                            .table = table,

@@ -17,6 +17,8 @@ void head_logits(const Leaf *leaf, HeadParams params, const HeadActs *acts, int6
     linear_forward(leaf, logit_dims(leaf, rows), acts->logits, acts->h, params.weight, NULL);
 }
 
+/* The maximum, the sum and the target's logit stand between the three calls: there a vocabulary that is cut over tp
+ * ranks is completed (maximum; tree over ranks; the owner's). */
 void head_token_loss(const Leaf *leaf, const HeadActs *acts, const int32_t *targets) {
     const LocalShape *local = &leaf->local;
     const int64_t N = leaf_tokens(leaf);

@@ -1,5 +1,5 @@
-/* The network: forward and backward over one leaf (B sequences of T tokens) on the compute stream, unit by unit. Knows parameters, not where
- * they live. */
+/* The network: forward and backward over one leaf (B sequences of T tokens) on the compute stream, unit by unit. Knows
+ * parameters, not where they live. */
 #ifndef DMUON_MODEL_MODEL_H
 #define DMUON_MODEL_MODEL_H
 
@@ -12,12 +12,12 @@
 typedef struct Model Model; /* opaque, owned by the session */
 
 typedef struct ModelOptions {
-    const ParamTable *params;      /* borrowed                                             */
-    const Residency *residency;    /* borrowed; its fields may be filled after model_create */
-    Device *device;                /* borrowed                                             */
-    Comm *tp;                      /* borrowed; size 1 without tensor parallelism           */
-    int64_t B, T;                  /* a leaf: sequences, tokens per sequence (upper bounds) */
-    bool recompute;                /* keep only each layer's input and recompute in backward */
+    const ParamTable *params;   /* borrowed */
+    const Residency *residency; /* borrowed; its fields may be filled after model_create */
+    Device *device;             /* borrowed; NULL while measuring */
+    Comm *tp;                   /* borrowed; size 1 without tensor parallelism; NULL while measuring: not cut */
+    int64_t B, T;               /* a leaf: sequences, tokens per sequence (upper bounds) */
+    bool recompute;             /* keep only each layer's input and recompute in backward */
 } ModelOptions;
 
 /* Places RoPE tables and activations in `arena` (may be measuring: nothing is touched then). */
@@ -27,8 +27,9 @@ void model_destroy(Model *model);
 /* Bytes of activations, for --plan. */
 size_t model_activation_nbytes(const ModelOptions *options);
 
-/* Forward over tokens [B,T], targets [B,T] (host memory): the leaf loss, lane sum of the token losses times 1/(B*T), stays in the model; read it
- * with model_loss. backward: also computes and reports all gradients of the leaf. Collective over tp and over whatever the residency uses. */
+/* Forward over tokens [B,T], targets [B,T] (host memory): the leaf loss, lane sum of the token losses times 1/(B*T),
+ * stays in the model; read it with model_loss. Then backward: all gradients of the leaf are computed and reported.
+ * Collective over tp and over whatever the residency uses. */
 void model_forward_backward(Model *model, const int32_t *tokens, const int32_t *targets);
 /* Forward only: window_sum [B] (host) = lane sum of each window's T token losses. */
 void model_eval(Model *model, const int32_t *tokens, const int32_t *targets, float *window_sum);

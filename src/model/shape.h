@@ -7,7 +7,8 @@
 
 #include "config/config.h"
 
-/* Shape letters of the tree: B micro-batch, T sequence, C width, H query heads, K kv heads, D head size, F feed-forward, V padded vocabulary. */
+/* Shape letters of the tree: B micro-batch, T sequence, C width, H query heads, K kv heads, D head size, F
+ * feed-forward, V padded vocabulary. */
 typedef struct ModelShape {
     int64_t C, L, H, K, D, F; /* L = layers */
     int64_t vocab;            /* real     */

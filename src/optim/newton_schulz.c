@@ -15,8 +15,7 @@
 
 /* Scratch: abs_max (one float) in the first line, then MAX_SEGMENTS doubles, then the matrices, each 64-byte aligned.
  */
-#define SUMSQ_OFFSET ALIGN_NELEM
-#define HEAD_NELEM (SUMSQ_OFFSET + MAX_SEGMENTS * 2)
+#define HEAD_NELEM (NS_SUMSQ_OFFSET + MAX_SEGMENTS * 2)
 #define GRAM_SQUARES 4   /* R, Z, Q, P [m,m]; then Y [out,in] */
 #define DIRECT_SQUARES 2 /* A, B [m,m]; then Y [out,in]       */
 
@@ -127,7 +126,7 @@ static void normalise(const NsPlan *plan, Stream *stream, float *x, float *scrat
     const int64_t nelem = plan->out * plan->in;
     const int nsegments = plan->tp_dim < 0 ? 1 : plan->segments;
     float *abs_max = scratch;
-    double *sumsq = (double *)(void *)(scratch + SUMSQ_OFFSET);
+    double *sumsq = (double *)(void *)(scratch + NS_SUMSQ_OFFSET);
     ops_abs_max(stream, (AbsMax){.out = abs_max, .x = x, .n = nelem});
     ops_ns_scale_pow2(stream, (NsScalePow2){.y = x, .x = x, .abs_max = abs_max, .n = nelem});
     ops_sum_squares_rows(stream, (SumSquaresRows){.out = sumsq,

@@ -6,6 +6,8 @@
 #include "config/config.h"
 #include "device/device.h"
 
+#define NS_SUMSQ_OFFSET 16 /* floats */
+
 typedef struct NsPlan {
     bool gram; /* the variant for this shape */
     int steps;
@@ -27,7 +29,8 @@ double ns_flops(const NsPlan *plan);
 /* Floats of scratch that ns_run needs. */
 int64_t ns_scratch_nelem(const NsPlan *plan);
 /* x [out, in] is overwritten by its orthogonal factor's approximation. scratch: ns_scratch_nelem floats, 64-byte aligned. Queued on `stream`
- * (compute). NS(0) = 0. */
+ * (compute). NS(0) = 0. Afterwards scratch[0] is still the largest magnitude and the binary64 at scratch + NS_SUMSQ_OFFSET are the
+ * segment sums of squares that the norm came from, for tests: rounding to binary32 hides a wrong order nearly always. */
 void ns_run(const NsPlan *plan, Stream *stream, float *x, float *scratch);
 
 #endif

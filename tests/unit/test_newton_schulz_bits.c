@@ -194,6 +194,33 @@ static void test_every_restart_follows_the_sequence(void **state) {
     }
 }
 
+/* Wide spread of magnitudes, so that the order of a sum is visible in its last bits. */
+static void test_sums_of_squares_keep_the_stored_orientation(void **state) {
+    (void)state;
+    static float x[AREA], y[AREA], result[AREA];
+    const NsConfig config = ns_default_config(NS_GRAM);
+    for (int i = 0; i < NSHAPES; i++)
+        for (int tp_dim = -1; tp_dim <= 1; tp_dim++) {
+            const NsPlan plan = ns_plan(&config, shapes[i][0], shapes[i][1], tp_dim, 8);
+            const int64_t n = plan.out * plan.in;
+            float *scratch = ns_floats(ns_scratch_nelem(&plan)), largest = 0;
+            for (int64_t e = 0; e < n; e++) {
+                x[e] = (float)(ns_input(e / plan.in, e % plan.in, 0) * exp2(-(double)(e * 37 % 11)));
+                largest = fmaxf(largest, fabsf(x[e]));
+            }
+            memcpy(result, x, (size_t)n * sizeof *x);
+            ns_run(&plan, stream, result, scratch);
+            for (int64_t e = 0; e < n; e++)
+                y[e] = ldexpf(x[e], -ilogbf(largest));
+            const int S = tp_dim < 0 ? 1 : 8;
+            const double sum = tree_f64((const double *)(const void *)(scratch + NS_SUMSQ_OFFSET), S);
+            const double want = sum_squares(&plan, y);
+            assert_bits_equal_f64(&sum, &want, 1, "sum of squares");
+            assert_true(scratch[0] == largest);
+            free(scratch);
+        }
+}
+
 static void test_segments_are_part_of_the_identity(void **state) {
     (void)state;
     static float x[AREA], one[AREA], eight[AREA];
@@ -292,6 +319,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_bit_follows_the_sequence),
         cmocka_unit_test(test_every_restart_follows_the_sequence),
+        cmocka_unit_test(test_sums_of_squares_keep_the_stored_orientation),
         cmocka_unit_test(test_segments_are_part_of_the_identity),
         cmocka_unit_test(test_threads_do_not_move_a_bit),
         cmocka_unit_test(test_zero_stays_zero),

@@ -343,6 +343,64 @@ static void test_layers_tie_as_byte_strings(void **state) {
     assert_int_equal(set.items[2].owner_shard, 3);
 }
 
+static void test_equal_costs_go_by_elements(void **state) {
+    (void)state;
+    const PartitionOptions options = options_of(3, 1);
+    int tp_owner[MAX_ITEMS];
+    set.count = 0;
+    for (int i = 0; i < 3; i++) {
+        PartitionItem *item = add(i, "proj.weight", 4096, 4096 + i, reference_cost);
+        item->cost = 7;
+        item->tp_cut = true;
+    }
+    partition_assign(set.items, set.count, &options);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(set.items[i].owner_shard, 2 - i);
+    for (int i = 0; i < 3; i++)
+        set.items[i].owner_shard = 0;
+    partition_assign_tp(set.items, set.count, &options, 3, tp_owner);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(tp_owner[i], 2 - i);
+}
+
+/* Costs 5 against 3 + 2: the fourth goes where fewer elements stand. */
+static void test_loads_tie_by_elements(void **state) {
+    (void)state;
+    PartitionOptions options = options_of(2, 1);
+    const double cost[] = {5, 3, 2, 1};
+    const int64_t numel[] = {6000000, 5000001, 5000000, 5000000};
+    for (int columns = 0; columns < 2; columns++) {
+        options.column_balance = columns == 1;
+        set.count = 0;
+        for (int i = 0; i < 4; i++) {
+            PartitionItem *item = add(i, "proj.weight", 1, numel[i], numel_cost);
+            item->cost = cost[i];
+        }
+        partition_assign(set.items, set.count, &options);
+        const int want[] = {0, 1, 1, 0}; /* 5, 6000000 against 5, 10000001 */
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(set.items[i].owner_shard, want[i]);
+        set.items[0].numel = 20000000;
+        partition_assign(set.items, set.count, &options);
+        assert_int_equal(set.items[3].owner_shard, 1);
+    }
+}
+
+/* Column 1 holds fewer elements than column 0; their free slots are alike. */
+static void test_columns_tie_by_elements(void **state) {
+    (void)state;
+    const PartitionOptions options = options_of(2, 2);
+    const int64_t numel[] = {7000000, 6000000, 5000000};
+    set.count = 0;
+    for (int i = 0; i < 3; i++)
+        add(i, "proj.weight", 1, numel[i], numel_cost)->cost = i < 2 ? 4 : 3;
+    partition_assign(set.items, set.count, &options);
+    assert_int_equal(set.items[0].owner_shard, 0);
+    assert_int_equal(set.items[1].owner_shard, 1);
+    assert_int_equal(set.items[2].owner_shard, 1);
+    assert_int_equal(set.items[2].owner_replicate, 1);
+}
+
 static void test_partition_never_leaves_an_owner_idle(void **state) {
     (void)state;
     const int meshes[][2] = {{1, 1}, {2, 2}, {4, 1}, {1, 4}, {8, 2}, {16, 4}};
@@ -437,6 +495,9 @@ int main(void) {
         cmocka_unit_test(test_what_tp_does_not_cut_has_no_tp_owner),
         cmocka_unit_test(test_tp_cut_matrices_are_never_bundled),
         cmocka_unit_test(test_layers_tie_as_byte_strings),
+        cmocka_unit_test(test_equal_costs_go_by_elements),
+        cmocka_unit_test(test_loads_tie_by_elements),
+        cmocka_unit_test(test_columns_tie_by_elements),
         cmocka_unit_test(test_partition_never_leaves_an_owner_idle),
         cmocka_unit_test(test_max_per_layer_limits_the_slots_of_a_layer),
         cmocka_unit_test(test_rank0_owns_everything),

@@ -170,13 +170,13 @@ static void identity_of(const char *path, Str *out) {
 
 static void test_identity_is_name_size_and_content(void **state) {
     (void)state;
-    static char bytes[1000000];
+    static char bytes[1000050];
     Str first = {0}, second = {0};
     memset(bytes, 'x', sizeof bytes);
     const char *path = scratch_path(dir, "big.txt");
     scratch_write_bytes(path, bytes, sizeof bytes);
     identity_of(path, &first);
-    assert_true(str_starts_with(first.text, "big.txt 1000000 "));
+    assert_true(str_starts_with(first.text, "big.txt 1000050 "));
     identity_of(path, &second);
     assert_string_equal(first.text, second.text);
     const size_t covered[] = {0, 1023, 4095, 500000 - 996000 / 126, sizeof bytes - 1};
@@ -189,6 +189,20 @@ static void test_identity_is_name_size_and_content(void **state) {
     }
     str_deinit(&first);
     str_deinit(&second);
+}
+
+/* The hash was computed by another program from the words of data/shard.h. */
+static void test_identity_is_pinned(void **state) {
+    (void)state;
+    static unsigned char bytes[1000050];
+    Str identity = {0};
+    for (uint32_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (unsigned char)((uint64_t)i * 7919 >> 5);
+    scratch_write_bytes(scratch_path(dir, "pinned.txt"), bytes, sizeof bytes);
+    identity_of(scratch_path(dir, "pinned.txt"), &identity);
+    assert_string_equal(identity.text,
+                        "pinned.txt 1000050 5f67fd9bebd4dd44f2c2a86499142833e31d6e4185bc2df977c6e84b3bd24e09\n");
+    str_deinit(&identity);
 }
 
 static void test_identity_of_a_small_file_covers_all_of_it(void **state) {
@@ -233,6 +247,7 @@ int main(void) {
         cmocka_unit_test(test_an_id_beyond_the_vocabulary_is_named),
         cmocka_unit_test(test_ids_above_31_bits_are_not_negative),
         cmocka_unit_test(test_identity_is_name_size_and_content),
+        cmocka_unit_test(test_identity_is_pinned),
         cmocka_unit_test(test_identity_of_a_small_file_covers_all_of_it),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -7,10 +7,13 @@
 
 #include "base/clock.h"
 #include "base/fatal.h"
+#include "comm/collective.h"
 
 #define TESTS_BEFORE_SLEEP 4
 #define SLEEP_MIN_US 20
 #define SLEEP_MAX_US 200
+#define TURN_US 250000
+#define MAX_TURNS 12
 
 static _Atomic double timeout_s = 600.0;
 static _Atomic int64_t current_step = -1;
@@ -45,6 +48,15 @@ void watch_describe(char *buf, size_t capacity) {
              label->op, label->what, label->axis, label->nbytes);
 }
 
+/* Ranks that wait for the same peer give up at the same time: the lowest speaks first, and its abort silences the rest.
+ */
+static void take_turns(void) {
+    int rank;
+    const char *host;
+    comm_identity(&rank, &host);
+    clock_sleep_us(TURN_US * (int64_t)(rank < MAX_TURNS ? rank : MAX_TURNS));
+}
+
 void watch_begin(Watch *watch) {
     *watch = (Watch){.moved_ns = clock_ns()};
 }
@@ -59,6 +71,7 @@ void watch_pause(Watch *watch, void (*list)(const void *arg, char *buf, size_t c
         char what[512], missing[256];
         watch_describe(what, sizeof what);
         list(arg, missing, sizeof missing);
+        take_turns();
         fatal("%s: no answer in %g s (waiting for rank %s of this axis; comm.timeout_s)", what, limit_s, missing);
     }
     clock_sleep_us(sleep_us);

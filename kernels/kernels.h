@@ -10,6 +10,7 @@
  *   tree(x)   n = 1: x[0]; else split at the largest power of two below n: tree(left) + tree(right).
  *   lane sum  32 lanes at +0, element i of its piece goes to lane i mod 32 in ascending i (add, or fma for products);
  *             then lane[l] += lane[l+16], 8, 4, 2, 1. Tail lanes keep their value: padding never enters.
+ *   maximum   the largest value; a NaN is passed over (ABS_MAX keeps it), and a zero counts as +0.
  * No kernel's bits depend on the number of threads, the vector unit or the device.
  * No buffers overlap unless "may alias" is said. A size of 0 is legal and does nothing (sums give +0, maxima -inf). */
 #ifndef DMUON_KERNELS_KERNELS_H

@@ -177,7 +177,7 @@ static inline void cases_run_once(const KernelTable *table, int nthreads, Kernel
     table->fn[id](test_kernel_ctx(nthreads), args);
 }
 
-/* Every table, one to three threads, the outputs restored before each; compares outputs and margins. */
+/* Every table, one to three threads, the outputs restored before each and at the end; compares outputs and margins. */
 static inline void cases_run(KernelId id, const void *args, const char *name, const CasesOutput *outputs, int count) {
     const CasesTables tables = cases_tables();
     void *before[CASES_MAX_OUTPUTS];
@@ -201,8 +201,10 @@ static inline void cases_run(KernelId id, const void *args, const char *name, co
             cases_check_margins(what);
         }
     }
-    for (int o = 0; o < count; o++)
+    for (int o = 0; o < count; o++) {
+        memcpy(outputs[o].x, before[o], outputs[o].nbytes);
         free(before[o]);
+    }
 }
 
 #define CASES_RUN(id, args, ...)                                                                                       \

@@ -1,8 +1,8 @@
 /* The exact matrix product: every element is the chains and the tree that kernels.h writes down, whatever the blocking.
  *
- * c is cut into macro tiles; for each, the contracted dimension into blocks. A block's panels of both operands are packed in
- * one parallel pass and multiplied in the next. Short segments run whole inside a block, so that their values wait in
- * tiles that stay in the L1 cache; a long chain is cut, and waits in a tile of scratch between blocks. */
+ * c is cut into macro tiles; for each, the contracted dimension into blocks. A block's panels of both operands are
+ * packed in one parallel pass and multiplied in the next. Short segments run whole inside a block, so that their values
+ * wait in tiles that stay in the L1 cache; a long chain is cut, and waits in a tile of scratch between blocks. */
 #include "kernels/cpu/isa.h"
 
 #include <stdalign.h>
@@ -10,8 +10,9 @@
 #include "kernels/cpu/gemm_tile.h"
 
 enum {
-    DEPTH = 384,              /* contracted elements per block: a panel of b fills half of the L1 cache */
-    CACHE_FLOATS = 64 * 1024, /* half of the L2 cache, for panels of a */
+    DEPTH = 384,              /* of a piece of a long chain: a panel of b fills three quarters of the L1 cache */
+    DEPTH_WHOLE = 768,        /* up to here segments are not cut */
+    CACHE_FLOATS = 80 * 1024, /* of the L2 cache, for panels of a */
     MACRO_M = 1024,
     MACRO_N = 1024,
     KEEP_FLOATS = 2 * 1024 * 1024, /* whole panels of one operand kept over the macro tiles of the other */
@@ -22,12 +23,12 @@ typedef struct Plan {
     const KernelCtx *ctx;
     const Gemm *gemm;
     GemmSource a[3], b[3];
-    int nlevels;         /* log2 of the segments */
-    int group;           /* log2 of the segments of one block */
-    int pieces;          /* blocks of one chain */
-    bool by_chain;       /* a block is one part of one segment or a piece of it */
+    int nlevels;   /* log2 of the segments */
+    int group;     /* log2 of the segments of one block */
+    int pieces;    /* blocks of one chain */
+    bool by_chain; /* a block is one part of one segment or a piece of it */
     int64_t nblocks;
-    int nhot, ncold;     /* slots in the L1 cache, slots per tile of scratch */
+    int nhot, ncold; /* slots in the L1 cache, slots per tile of scratch */
     int64_t macro_m, macro_n;
     bool keep_a, keep_b; /* all blocks of the operand are packed once, for all macro tiles of the other dimension */
     float *packed_a, *packed_b, *cold;
@@ -37,10 +38,10 @@ typedef struct Plan {
 typedef struct Pass {
     const Plan *plan;
     GemmBlock block;
-    int64_t i0, j0;     /* first row and column */
-    int64_t m, n;       /* of the macro tile, cut at the matrix */
-    int64_t na, nb;     /* panels of a and of b */
-    float *a, *b;       /* this block's packed panels */
+    int64_t i0, j0; /* first row and column */
+    int64_t m, n;   /* of the macro tile, cut at the matrix */
+    int64_t na, nb; /* panels of a and of b */
+    float *a, *b;   /* this block's packed panels */
     bool pack_a, pack_b;
     bool last;
     int64_t a_chunk, b_chunk, a_chunks; /* panels per item of the multiplication; items along m */
@@ -135,13 +136,12 @@ static void pack_item(void *arg, int item, int thread) {
     }
 }
 
-/* Moves what exists (and, of a mirrored product, what is defined) from a tile to c. */
+/* Moves what exists from a tile to c. */
 static void store_edge(const Gemm *gemm, const float *tile, int64_t i0, int64_t j0) {
     const int64_t rows = min_of(GEMM_MR, gemm->m - i0), cols = min_of(GEMM_NR, gemm->n - j0);
     for (int64_t i = 0; i < rows; i++) {
         float *c = gemm->c + (i0 + i) * gemm->ldc + j0;
-        const int64_t end = gemm->shape == GEMM_FULL ? cols : min_of(cols, i0 + i - j0 + 1);
-        for (int64_t j = 0; j < end; j++)
+        for (int64_t j = 0; j < cols; j++)
             c[j] = gemm->accumulate ? c[j] + tile[i * GEMM_NR + j] : tile[i * GEMM_NR + j];
     }
 }
@@ -155,10 +155,9 @@ static void run_tile(const Pass *pass, Local *local, int64_t pi, int64_t pj) {
     const Plan *plan = pass->plan;
     const Gemm *gemm = plan->gemm;
     const int64_t i = pass->i0 + pi * GEMM_MR, j = pass->j0 + pj * GEMM_NR;
-    const bool mirrored = gemm->shape == GEMM_LOWER_MIRRORED;
-    if (mirrored && i + GEMM_MR - 1 < j)
-        return;
-    const bool whole = i + GEMM_MR <= gemm->m && j + GEMM_NR <= gemm->n && (!mirrored || i >= j + GEMM_NR - 1);
+    if (gemm->shape == GEMM_LOWER_MIRRORED && i + GEMM_MR <= j)
+        return; /* a tile on the diagonal is made in full; the mirror writes over what is above */
+    const bool whole = i + GEMM_MR <= gemm->m && j + GEMM_NR <= gemm->n;
     const GemmTile tile = {
         .block = &pass->block,
         .a = pass->a + pi * GEMM_MR * pass->block.len,
@@ -248,7 +247,7 @@ static void plan_depth(Plan *plan) {
     while (1 << plan->nlevels < gemm->nsegments)
         plan->nlevels++;
     const int nslots = plan->nlevels + (gemm->nparts > 1 ? 2 : 1);
-    if (all > DEPTH) {
+    if (all > DEPTH_WHOLE) {
         plan->pieces = longest > 0 ? (int)ceil_div(longest, DEPTH) : 1;
         plan->nblocks = (int64_t)gemm->nsegments * gemm->nparts * plan->pieces;
         plan->by_chain = true;
@@ -256,7 +255,7 @@ static void plan_depth(Plan *plan) {
         return;
     }
     plan->pieces = 1;
-    while (plan->group < plan->nlevels && all << (plan->group + 1) <= DEPTH)
+    while (plan->group < plan->nlevels && all << (plan->group + 1) <= DEPTH_WHOLE)
         plan->group++;
     plan->nblocks = gemm->nsegments >> plan->group;
     plan->ncold = plan->nlevels - plan->group;

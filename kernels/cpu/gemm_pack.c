@@ -118,9 +118,8 @@ __attribute__((always_inline)) static inline void pack_along(float *dst, const f
             dst[k * width + r] = r < valid ? src[k * ld + r] : 0.0f;
 }
 
-__attribute__((always_inline)) static inline void pack_panel(float *dst, const GemmBlock *block,
-                                                             const GemmSource *parts, int64_t first, int64_t valid,
-                                                             int width) {
+__attribute__((always_inline)) static inline void
+pack_panel(float *dst, const GemmBlock *block, const GemmSource *parts, int64_t first, int64_t valid, int width) {
     for (int s = 0; s < block->nsteps; s++) {
         const GemmStep *step = &block->step[s];
         const GemmSource *from = &parts[step->part];

@@ -1,4 +1,5 @@
-/* The register tile of the matrix product: every lane of every accumulator is the one ascending chain of one element. */
+/* The register tile of the matrix product: every lane of every accumulator is the one ascending chain of one element.
+ */
 #include "kernels/cpu/gemm_tile.h"
 
 /* The tile only stays in registers when its loops vanish before the compiler decides where the array lives. */
@@ -11,29 +12,26 @@ static inline float *slot_at(const GemmTile *tile, int slot) {
 
 __attribute__((always_inline)) static inline void acc_zero(Vec acc[GEMM_MR][GEMM_NV]) {
     UNROLL_TILE for (int i = 0; i < GEMM_MR; i++) {
-        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++)
-            acc[i][v] = vec_zero();
+        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++) acc[i][v] = vec_zero();
     }
 }
 
 __attribute__((always_inline)) static inline void acc_load(Vec acc[GEMM_MR][GEMM_NV], const float *from) {
     UNROLL_TILE for (int i = 0; i < GEMM_MR; i++) {
-        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++)
-            acc[i][v] = vec_load(from + i * GEMM_NR + v * GEMM_LANES);
+        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++) acc[i][v] = vec_load(from + i * GEMM_NR + v * GEMM_LANES);
     }
 }
 
 __attribute__((always_inline)) static inline void acc_add(Vec acc[GEMM_MR][GEMM_NV], const float *left, int64_t ld) {
     UNROLL_TILE for (int i = 0; i < GEMM_MR; i++) {
-        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++)
-            acc[i][v] = vec_add(vec_load(left + i * ld + v * GEMM_LANES), acc[i][v]);
+        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++) acc[i][v] =
+            vec_add(vec_load(left + i * ld + v * GEMM_LANES), acc[i][v]);
     }
 }
 
 __attribute__((always_inline)) static inline void acc_store(Vec acc[GEMM_MR][GEMM_NV], float *to, int64_t ld) {
     UNROLL_TILE for (int i = 0; i < GEMM_MR; i++) {
-        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++)
-            vec_store(to + i * ld + v * GEMM_LANES, acc[i][v]);
+        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++) vec_store(to + i * ld + v * GEMM_LANES, acc[i][v]);
     }
 }
 
@@ -41,12 +39,10 @@ __attribute__((always_inline)) static inline void acc_chain(Vec acc[GEMM_MR][GEM
                                                             int64_t len) {
     UNROLL_K for (int64_t k = 0; k < len; k++) {
         Vec bv[GEMM_NV];
-        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++)
-            bv[v] = vec_load(b + k * GEMM_NR + v * GEMM_LANES);
+        UNROLL_TILE for (int v = 0; v < GEMM_NV; v++) bv[v] = vec_load(b + k * GEMM_NR + v * GEMM_LANES);
         UNROLL_TILE for (int i = 0; i < GEMM_MR; i++) {
             const Vec av = vec_set1(a[k * GEMM_MR + i]);
-            UNROLL_TILE for (int v = 0; v < GEMM_NV; v++)
-                acc[i][v] = vec_fma(av, bv[v], acc[i][v]);
+            UNROLL_TILE for (int v = 0; v < GEMM_NV; v++) acc[i][v] = vec_fma(av, bv[v], acc[i][v]);
         }
     }
 }

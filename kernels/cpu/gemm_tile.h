@@ -14,12 +14,12 @@ enum { GEMM_MAX_SLOTS = 8, GEMM_MAX_STEPS = 3 * 64, GEMM_STORE_FINAL = -1 };
 
 typedef struct GemmStep {
     int part;
-    int64_t k0, len;  /* elements [k0, k0 + len) of the part; len may be 0 */
-    bool resumes;     /* goes on with the chain in slot 0, else starts at +0 */
-    int first_add;    /* then value = slot + value for the slots */
-    int nadds;        /*   first_add, first_add + 1, ... */
-    bool adds_sum;    /* before those: value = part sum (slot 1) + value */
-    int store;        /* the slot that takes the value, or GEMM_STORE_FINAL: c */
+    int64_t k0, len; /* elements [k0, k0 + len) of the part; len may be 0 */
+    bool resumes;    /* goes on with the chain in slot 0, else starts at +0 */
+    int first_add;   /* then value = slot + value for the slots */
+    int nadds;       /*   first_add, first_add + 1, ... */
+    bool adds_sum;   /* before those: value = part sum (slot 1) + value */
+    int store;       /* the slot that takes the value, or GEMM_STORE_FINAL: c */
 } GemmStep;
 
 /* The steps of one block of the contracted dimension; `len` is their sum, the depth of the packed panels. */
@@ -50,8 +50,8 @@ typedef struct GemmSource {
     bool along;
 } GemmSource;
 
-/* Packs elements [first, first + valid) of the vectors that the block's steps name into dst [len, width]; the rest is +0.
- * width is GEMM_MR for a, GEMM_NR for b. */
+/* Packs elements [first, first + valid) of the vectors that the block's steps name into dst [len, width]; the rest is
+ * +0. width is GEMM_MR for a, GEMM_NR for b. */
 void ISA_NAME(gemm_pack_a)(float *dst, const GemmBlock *block, const GemmSource *parts, int64_t first, int64_t valid);
 void ISA_NAME(gemm_pack_b)(float *dst, const GemmBlock *block, const GemmSource *parts, int64_t first, int64_t valid);
 

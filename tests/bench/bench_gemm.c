@@ -231,14 +231,16 @@ static double measure(const Model *model, const Product *product, KernelFn gemm,
     return t1 / t0;
 }
 
-/* OpenBLAS reads these before main and would run another processor's kernels. */
+/* OpenBLAS reads these before main: they would run another processor's kernels, or start threads that spin. */
 static void forget_environment(char **argv) {
-    if (!getenv("OPENBLAS_CORETYPE") && !getenv("OPENBLAS_L2_SIZE"))
+    const char *nthreads = getenv("OPENBLAS_NUM_THREADS");
+    if (!getenv("OPENBLAS_CORETYPE") && !getenv("OPENBLAS_L2_SIZE") && nthreads && strcmp(nthreads, "1") == 0)
         return;
     unsetenv("OPENBLAS_CORETYPE");
     unsetenv("OPENBLAS_L2_SIZE");
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
     execv("/proc/self/exe", argv);
-    perror("bench_gemm: cannot start itself again without OPENBLAS_CORETYPE");
+    perror("bench_gemm: cannot start itself again with OpenBLAS's own defaults");
     exit(1);
 }
 
@@ -249,7 +251,7 @@ int main(int argc, char **argv) {
     if (!table)
         return 1;
     openblas_set_num_threads(1);
-    double log_sum = 0.0, lowest = INFINITY, demo_log_sum = 0.0;
+    double log_sum = 0.0, lowest = 1e9, demo_log_sum = 0.0;
     int count = 0, demo_count = 0;
     printf("{\"isa\": \"%s\", \"openblas_core\": \"%s\", \"shapes\": [", table->name, openblas_get_corename());
     for (int m = 0; m < NMODELS; m++) {
@@ -271,6 +273,6 @@ int main(int argc, char **argv) {
     }
     printf("\n ],\n \"gemm_vs_openblas_geomean\": %.3f, \"gemm_vs_openblas_min\": %.3f, \"demo_geomean\": %.3f, "
            "\"peak_gflops\": %.1f}\n",
-           exp(log_sum / count), lowest, exp(demo_log_sum / demo_count), peak_gflops());
+           exp(log_sum / fmax(count, 1)), lowest, exp(demo_log_sum / fmax(demo_count, 1)), peak_gflops());
     return 0;
 }

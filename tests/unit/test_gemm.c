@@ -1,4 +1,5 @@
-/* The matrix product against its definition, bit for bit: the reference below is the formula of kernels.h in plain loops. */
+/* The matrix product against its definition, bit for bit: the reference below is the formula of kernels.h in plain
+ * loops. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -256,7 +257,8 @@ static void test_a_chain_goes_on_across_blocks_of_the_contracted_dimension(void 
 
 static void test_large_outputs_are_cut_into_macro_tiles_without_a_trace(void **state) {
     (void)state;
-    const int64_t sizes[][3] = {{1100, 35, 9}, {35, 1100, 9}, {1050, 1047, 3}, {70, 2200, 5}, {2200, 70, 5}, {390, 300, 20}};
+    const int64_t sizes[][3] = {{1100, 35, 9}, {35, 1100, 9}, {1050, 1047, 3},
+                                {70, 2200, 5}, {2200, 70, 5}, {390, 300, 20}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         Case t = {.m = sizes[i][0],
                   .n = sizes[i][1],

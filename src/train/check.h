@@ -1,0 +1,11 @@
+/* --check: what a start checks, in the same order, without MPI and without creating or changing anything. */
+#ifndef DMUON_TRAIN_CHECK_H
+#define DMUON_TRAIN_CHECK_H
+
+#include "train/report.h"
+
+/* Data, memory (all ranks on this node), run directory, the checkpoint that a start would take. Appends one line to
+ * `out` for each part that passed; the Status is that of the first that did not. */
+DM_NODISCARD Status check_start(const Blueprint *blueprint, Str *out);
+
+#endif

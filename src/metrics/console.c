@@ -58,9 +58,10 @@ void console_start_text(const StartMetrics *s, Str *out) {
                ", %.3f M parameters (%.3f M Muon, %.3f M AdamW)\n",
                m->family, m->n_layers, m->d_model, m->vocab_size, (double)(muon + adamw) / 1e6, (double)muon / 1e6,
                (double)adamw / 1e6);
-    str_printf(out, "  mesh    replicate %d x shard %d x tp %d = %d ranks, %s, %s with %d threads each\n",
+    str_printf(out, "  mesh    replicate %d x shard %d x tp %d = %d ranks, %s, %s with %d thread%s each\n",
                mesh.replicate, mesh.shard, mesh.tp, mesh_size(mesh),
-               s->config->parallel.data == DATA_DDP ? "ddp" : "fsdp", s->device, s->threads);
+               s->config->parallel.data == DATA_DDP ? "ddp" : "fsdp", s->device, s->threads,
+               s->threads == 1 ? "" : "s");
     str_printf(out, "  owners  busiest %.3g of mean %.3g FLOPs (bound %.3g)\n", load.max, load.mean, load.bound);
     str_printf(out, "  steps   %" PRId64 " of %" PRId64 " sequences of %" PRId64 " tokens; numerics %s, %d segments",
                s->steps_total, s->config->batch.global, s->config->batch.seq_len,

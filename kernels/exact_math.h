@@ -2,7 +2,7 @@
  * operations only, compiled by the C compiler and by nvcc: the same bits on every machine. The C library's own exp,
  * log, sin and cos are never used on a value that reaches a tensor. Code stands in this header, against the custom,
  * because both backends must inline the very same operations; binary32 bodies have no branches, so that loops over them
- * vectorise. Polynomials are minimax fits in 1000-bit arithmetic, their coefficients rounded once. */
+ * vectorise. Polynomials are minimax fits made in 300-bit arithmetic, their coefficients rounded once. */
 #ifndef DMUON_KERNELS_EXACT_MATH_H
 #define DMUON_KERNELS_EXACT_MATH_H
 

@@ -16,7 +16,7 @@ typedef struct Diff {
     HfDir a, b;
     float *piece_a, *piece_b; /* owned [PIECE] */
     ToolFormat format;
-    JsonWriter *w; /* TOOL_JSON */
+    JsonWriter w; /* TOOL_JSON */
     Str *out;
     bool equal;
 } Diff;
@@ -81,10 +81,10 @@ static void report_kind(Diff *d, const char *name, const char *kind, const char 
         str_printf(d->out, "%s: %s\n", name, text);
         return;
     }
-    json_begin_object(d->w, NULL);
-    json_string(d->w, "name", name);
-    json_string(d->w, "difference", kind);
-    json_end_object(d->w);
+    json_begin_object(&d->w, NULL);
+    json_string(&d->w, "name", name);
+    json_string(&d->w, "difference", kind);
+    json_end_object(&d->w);
 }
 
 /* The position along each dim, outermost first. */
@@ -123,23 +123,23 @@ static void report_values(Diff *d, const StTensor *tensor, const Difference *dif
     }
     int64_t position[4];
     position_of(tensor, difference->index, position);
-    json_begin_object(d->w, NULL);
-    json_string(d->w, "name", tensor->name);
-    json_string(d->w, "difference", "values");
-    json_int(d->w, "index", difference->index);
-    json_begin_array(d->w, "position");
+    json_begin_object(&d->w, NULL);
+    json_string(&d->w, "name", tensor->name);
+    json_string(&d->w, "difference", "values");
+    json_int(&d->w, "index", difference->index);
+    json_begin_array(&d->w, "position");
     for (int i = 0; i < tensor->ndim; i++)
-        json_int(d->w, NULL, position[i]);
-    json_end_array(d->w);
-    json_hex32(d->w, "a_bits", difference->a_bits);
-    json_hex32(d->w, "b_bits", difference->b_bits);
+        json_int(&d->w, NULL, position[i]);
+    json_end_array(&d->w);
+    json_hex32(&d->w, "a_bits", difference->a_bits);
+    json_hex32(&d->w, "b_bits", difference->b_bits);
     if (numbers)
-        json_int(d->w, "ulp", ulp);
+        json_int(&d->w, "ulp", ulp);
     else
-        json_null(d->w, "ulp");
-    json_int(d->w, "differing", difference->differing);
-    json_int(d->w, "elements", st_numel(tensor));
-    json_end_object(d->w);
+        json_null(&d->w, "ulp");
+    json_int(&d->w, "differing", difference->differing);
+    json_int(&d->w, "elements", st_numel(tensor));
+    json_end_object(&d->w);
 }
 
 /* ---- walking ---- */
@@ -188,11 +188,11 @@ static void diff_number(Diff *d, const char *key, int64_t a, int64_t b) {
         str_printf(d->out, "%s: %" PRId64 " against %" PRId64 "\n", key, a, b);
         return;
     }
-    json_begin_object(d->w, NULL);
-    json_string(d->w, "key", key);
-    json_int(d->w, "a", a);
-    json_int(d->w, "b", b);
-    json_end_object(d->w);
+    json_begin_object(&d->w, NULL);
+    json_string(&d->w, "key", key);
+    json_int(&d->w, "a", a);
+    json_int(&d->w, "b", b);
+    json_end_object(&d->w);
 }
 
 /* Exports and foreign directories have no trainer.json: then only the tensors count. */
@@ -216,17 +216,16 @@ static Status diff_state(Diff *d, const char *a, const char *b) {
 }
 
 static Status diff_json(Diff *d, const char *a, const char *b) {
-    JsonWriter w = json_writer(d->out);
-    d->w = &w;
-    json_begin_object(&w, NULL);
-    json_begin_array(&w, "state");
+    d->w = json_writer(d->out);
+    json_begin_object(&d->w, NULL);
+    json_begin_array(&d->w, "state");
     TRY(diff_state(d, a, b));
-    json_end_array(&w);
-    json_begin_array(&w, "tensors");
+    json_end_array(&d->w);
+    json_begin_array(&d->w, "tensors");
     TRY(diff_tensors(d));
-    json_end_array(&w);
-    json_bool(&w, "equal", d->equal);
-    json_end_object(&w);
+    json_end_array(&d->w);
+    json_bool(&d->w, "equal", d->equal);
+    json_end_object(&d->w);
     str_append(d->out, "\n");
     return STATUS_OK;
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/version.h"
 #include "checkpoint/tool.h"
 
 #define EXIT_DIFFERENT 1
@@ -18,11 +19,11 @@ typedef struct CkptArgs {
     const char *word[4]; /* command and directories; borrowed from argv, as all of these */
     int words;
     const char *out, *dtype;
-    bool json, single_file, help;
+    bool json, single_file, help, version;
 } CkptArgs;
 
 static Status refuse(const char *argument, const char *why) {
-    return STATUS_FAIL(STATUS_CONFIG, "command line: %s: %s\n%s", argument, why, usage);
+    return STATUS_FAIL(STATUS_CONFIG, "command line: %s: %s; dmuon-ckpt --help shows the forms", argument, why);
 }
 
 /* "--name VALUE" or "--name=VALUE". */
@@ -48,6 +49,8 @@ static Status parse_one(CkptArgs *args, int argc, char **argv, int *at) {
         args->single_file = true;
     else if (strcmp(argument, "--help") == 0)
         args->help = true;
+    else if (strcmp(argument, "--version") == 0)
+        args->version = true;
     else if (argument[0] == '-')
         return refuse(argument, "unknown option, or its value is missing");
     else if (args->words == 4)
@@ -71,7 +74,7 @@ static Status run_export(const CkptArgs *args, Str *out) {
 }
 
 static Status run(const CkptArgs *args, Str *out, bool *equal) {
-    const char *command = args->words > 0 ? args->word[0] : "";
+    const char *command = args->words > 0 ? args->word[0] : "(no command)";
     const ToolFormat format = args->json ? TOOL_JSON : TOOL_TEXT;
     if (strcmp(command, "export") == 0 && args->words == 2)
         return run_export(args, out);
@@ -95,6 +98,8 @@ int main(int argc, char **argv) {
         status = parse_one(&args, argc, argv, &at);
     if (status == STATUS_OK && args.help)
         str_append(&out, usage);
+    else if (status == STATUS_OK && args.version)
+        str_append(&out, "dmuon-ckpt " DMUON_VERSION "\n");
     else if (status == STATUS_OK)
         status = run(&args, &out, &equal);
     const bool written = out.len == 0 || (fwrite(out.text, 1, out.len, stdout) == out.len && fflush(stdout) == 0);

@@ -70,7 +70,7 @@ static int64_t segment_of(const Gemm *gemm, int part) {
 static void step_range(GemmStep *step, const Plan *plan, int segment, int piece) {
     const int64_t size = segment_of(plan->gemm, step->part), k = plan->gemm->part[step->part].k;
     const int64_t unit = plan->pieces == 1 ? size : round_up(ceil_div(size, plan->pieces), 8);
-    const int64_t start = min_of(segment * size, k), end = min_of(start + size, k);
+    const int64_t start = segment * size, end = min_of(start + size, k);
     step->k0 = min_of(start + piece * unit, end);
     step->len = min_of(unit, end - step->k0);
 }

@@ -1,0 +1,408 @@
+/* The plan: every matrix has an owner, every element one home, and the order of the leaves is what it says. */
+#include "tests/unit/plan_fixture.h"
+
+#include "mesh/extent.h"
+#include "parallel/store.h"
+
+static void check_owners(Planned *p) {
+    const Plan *plan = &p->plan;
+    const MeshShape mesh = plan->mesh;
+    int *owned = calloc((size_t)mesh_size(mesh), sizeof *owned);
+    assert_non_null(owned);
+    for (int i = 0; i < p->params.count; i++) {
+        const PlanParam *pp = &plan->param[i];
+        if (p->params.row[i].role != ROLE_MUON) {
+            assert_int_equal(pp->group, -1);
+            continue;
+        }
+        assert_in_range(pp->owner_shard, 0, mesh.shard - 1);
+        assert_in_range(pp->owner_replicate, 0, mesh.replicate - 1);
+        assert_int_equal(pp->owner_rank,
+                         mesh_rank(mesh, (MeshCoord){pp->owner_replicate, pp->owner_shard, pp->owner_tp}));
+        assert_int_equal(pp->owned_index, owned[pp->owner_rank]++);
+        assert_true(pp->owned_index < plan->max_owned);
+        assert_true(pp->cost > 0);
+    }
+    free(owned);
+}
+
+static void test_every_matrix_has_an_owner_on_the_mesh(void **state) {
+    (void)state;
+    for_each_planned(check_owners);
+}
+
+/* Marks [first, first + count) of `taken` [n]; each element once. */
+static void take(bool *taken, int64_t n, int64_t first, int64_t count) {
+    assert_true(first >= 0 && first + count <= n);
+    for (int64_t e = first; e < first + count; e++) {
+        assert_false(taken[e]);
+        taken[e] = true;
+    }
+}
+
+static void check_group(const Planned *p, int g) {
+    const PlanGroup *group = &p->plan.group[g];
+    bool *taken = calloc((size_t)group->nelem, sizeof *taken);
+    assert_non_null(taken);
+    int64_t payload = 0;
+    for (int m = group->first; m < group->first + group->count; m++) {
+        const int row = p->plan.member[m];
+        const PlanParam *pp = &p->plan.param[row];
+        assert_int_equal(pp->group, g);
+        assert_int_equal(p->params.row[row].unit, group->unit);
+        assert_int_equal(pp->owner_shard, group->owner_shard);
+        assert_int_equal(pp->owner_replicate, group->owner_replicate);
+        assert_int_equal(pp->offset % PLAN_ALIGN, 0);
+        take(taken, group->nelem, pp->offset, pp->stored_nelem);
+        payload += param_numel(&p->params.row[row]);
+    }
+    assert_true(group->count > 0);
+    assert_int_equal(payload, group->payload);
+    free(taken);
+}
+
+static void check_packed_buffers(Planned *p) {
+    const Plan *plan = &p->plan;
+    int members = 0, matrices = 0;
+    for (int g = 0; g < plan->ngroups; g++) {
+        check_group(p, g);
+        members += plan->group[g].count;
+    }
+    for (int i = 0; i < p->params.count; i++)
+        matrices += p->params.row[i].role == ROLE_MUON;
+    assert_int_equal(members, matrices);
+    for (int u = 0; u < p->params.nunits; u++) {
+        const PlanUnit *unit = &plan->unit[u];
+        int64_t at = 0;
+        for (int g = unit->first_group; g < unit->first_group + unit->group_count; g++) {
+            assert_int_equal(plan->group[g].unit, u);
+            assert_int_equal(plan->group[g].unit_offset, at);
+            at += plan->group[g].nelem;
+        }
+        assert_int_equal(at, unit->muon_nelem);
+    }
+}
+
+static void test_packed_buffers_hold_each_matrix_once_and_apart(void **state) {
+    (void)state;
+    for_each_planned(check_packed_buffers);
+}
+
+static void check_unit_blocks(const Planned *p, int unit) {
+    const PlanUnit *u = &p->plan.unit[unit];
+    bool *taken = calloc((size_t)u->blocks + 1, sizeof *taken);
+    assert_non_null(taken);
+    for (int m = u->first_adamw; m < u->first_adamw + u->adamw_count; m++) {
+        const int row = p->plan.adamw_member[m];
+        const PlanParam *pp = &p->plan.param[row];
+        int64_t elements = 0;
+        assert_int_equal(p->params.row[row].unit, unit);
+        assert_int_equal(pp->offset % PLAN_BLOCK, 0);
+        take(taken, u->blocks, pp->offset / PLAN_BLOCK, pp->nseg * pp->seg_blocks);
+        for (int64_t b = 0; b < pp->seg_blocks; b++) {
+            assert_in_range(plan_block_size(pp, b), 1, PLAN_BLOCK);
+            elements += plan_block_size(pp, b);
+        }
+        assert_int_equal(elements * pp->nseg, pp->stored_nelem);
+        assert_int_equal(pp->stored_nelem, p->params.row[row].padded_dim0 * p->params.row[row].dim[1]);
+    }
+    for (int64_t b = 0; b < u->blocks; b++)
+        assert_true(taken[b]);
+    assert_int_equal(u->run, ceil_div(u->blocks, p->plan.mesh.shard));
+    assert_int_equal(u->flat_nelem, u->run * p->plan.mesh.shard * PLAN_BLOCK);
+    free(taken);
+}
+
+static void check_blocks(Planned *p) {
+    int64_t sums = 0;
+    for (int u = 0; u < p->params.nunits; u++) {
+        check_unit_blocks(p, u);
+        assert_int_equal(p->plan.unit[u].sum_first, sums);
+        sums += p->plan.unit[u].run;
+    }
+    assert_int_equal(sums, p->plan.run_blocks);
+}
+
+static void test_adamw_blocks_are_whole_tensors_dealt_in_equal_runs(void **state) {
+    (void)state;
+    for_each_planned(check_blocks);
+}
+
+/* How often each element of each tensor and kind of state is held. */
+typedef struct Cover {
+    const Planned *p;
+    unsigned char *held[STATE_KIND_COUNT]; /* [elements of all rows] */
+    int64_t *first;                        /* [rows]                 */
+    int64_t total;
+    bool primary_only;
+} Cover;
+
+static void cover_piece(void *arg, const StatePiece *piece) {
+    Cover *cover = arg;
+    const int64_t numel = param_numel(&cover->p->params.row[piece->param]);
+    assert_true(piece->first >= 0 && piece->count > 0 && piece->first + piece->count <= numel);
+    assert_null(piece->ptr);
+    if (cover->primary_only && !piece->primary)
+        return;
+    unsigned char *held = cover->held[piece->kind] + cover->first[piece->param];
+    for (int64_t e = piece->first; e < piece->first + piece->count; e++)
+        held[e]++;
+}
+
+static void cover_init(Cover *cover, const Planned *p, bool primary_only) {
+    *cover = (Cover){.p = p, .primary_only = primary_only};
+    cover->first = calloc((size_t)p->params.count, sizeof *cover->first);
+    assert_non_null(cover->first);
+    for (int i = 0; i < p->params.count; i++) {
+        cover->first[i] = cover->total;
+        cover->total += param_numel(&p->params.row[i]);
+    }
+    for (int k = 0; k < STATE_KIND_COUNT; k++) {
+        cover->held[k] = calloc((size_t)cover->total, 1);
+        assert_non_null(cover->held[k]);
+    }
+}
+
+/* Each element of every kind of state that exists is held once, of every other never. */
+static void cover_expect_once(Cover *cover, StateKind kind) {
+    for (int i = 0; i < cover->p->params.count; i++) {
+        const int expected = state_exists(cover->p->params.row[i].role, kind) ? 1 : 0;
+        for (int64_t e = 0; e < param_numel(&cover->p->params.row[i]); e++)
+            if (cover->held[kind][cover->first[i] + e] != expected)
+                fail_msg("mesh %dx%d: %s%s[%lld] is held %d times", cover->p->plan.mesh.replicate,
+                         cover->p->plan.mesh.shard, state_prefix(kind), cover->p->params.row[i].name, (long long)e,
+                         cover->held[kind][cover->first[i] + e]);
+    }
+}
+
+static void cover_deinit(Cover *cover) {
+    for (int k = 0; k < STATE_KIND_COUNT; k++)
+        free(cover->held[k]);
+    free(cover->first);
+}
+
+static void check_primary_partition(Planned *p) {
+    Cover cover;
+    cover_init(&cover, p, true);
+    for (int r = 0; r < mesh_size(p->plan.mesh); r++)
+        plan_visit_pieces(&p->plan, mesh_coord(p->plan.mesh, r), cover_piece, &cover);
+    for (StateKind kind = 0; kind < STATE_KIND_COUNT; kind++)
+        cover_expect_once(&cover, kind);
+    cover_deinit(&cover);
+}
+
+static void test_primary_pieces_of_all_ranks_partition_every_tensor(void **state) {
+    (void)state;
+    for_each_planned(check_primary_partition);
+}
+
+static void check_row_partition(Planned *p) {
+    for (int replicate = 0; replicate < p->plan.mesh.replicate; replicate++) {
+        Cover cover;
+        cover_init(&cover, p, false);
+        for (int shard = 0; shard < p->plan.mesh.shard; shard++)
+            plan_visit_pieces(&p->plan, (MeshCoord){.replicate = replicate, .shard = shard}, cover_piece, &cover);
+        cover_expect_once(&cover, STATE_WEIGHT);
+        cover_expect_once(&cover, STATE_EXP_AVG);
+        cover_expect_once(&cover, STATE_EXP_AVG_SQ);
+        cover_deinit(&cover);
+    }
+}
+
+static void test_each_replica_holds_every_weight_once_over_its_shard_ranks(void **state) {
+    (void)state;
+    for_each_planned(check_row_partition);
+}
+
+/* ---- the order of the leaves ---- */
+
+/* An addition that remembers its operands and their order. */
+static uint64_t sum_of(uint64_t left, uint64_t right) {
+    uint64_t x = left * 0x9e3779b97f4a7c15ULL + (right ^ (right >> 29)) * 0xbf58476d1ce4e5b9ULL + 0x94d049bb133111ebULL;
+    x ^= x >> 31;
+    return x * 0x94d049bb133111ebULL;
+}
+
+static uint64_t tree_of(const uint64_t *x, int64_t n) {
+    int64_t left = 1;
+    if (n == 1)
+        return x[0];
+    while (left * 2 < n)
+        left *= 2;
+    return sum_of(tree_of(x, left), tree_of(x + left, n - left));
+}
+
+enum { LEAVES_MAX = 64 };
+
+/* The leaf sums of a run: local, over the rank's leaves, the shard axis, the replicate axis; reduce, each round over
+ * the shard axis, the rounds, the replicate axis. */
+static uint64_t mesh_sum(const Plan *plan) {
+    const int R = plan->mesh.replicate, G = plan->mesh.shard;
+    uint64_t rows[LEAVES_MAX], parts[LEAVES_MAX], inner[LEAVES_MAX];
+    const int64_t outer_n = plan->local ? G : plan->per_rank, inner_n = plan->local ? plan->per_rank : G;
+    for (int r = 0; r < R; r++) {
+        for (int64_t o = 0; o < outer_n; o++) {
+            for (int64_t i = 0; i < inner_n; i++) {
+                const int shard = (int)(plan->local ? o : i);
+                inner[i] = (uint64_t)plan_leaf(plan, r * G + shard, plan->local ? i : o) + 1;
+            }
+            parts[o] = tree_of(inner, inner_n);
+        }
+        rows[r] = tree_of(parts, outer_n);
+    }
+    return tree_of(rows, R);
+}
+
+static uint64_t flat_sum(int64_t leaves) {
+    uint64_t x[LEAVES_MAX];
+    for (int64_t i = 0; i < leaves; i++)
+        x[i] = (uint64_t)i + 1;
+    return tree_of(x, leaves);
+}
+
+static Plan plan_of_leaves(MeshShape mesh, int64_t leaves, bool local) {
+    Config c = fixture_config();
+    c.model.n_layers = 1;
+    c.batch.global = leaves;
+    c.parallel.accumulate = local ? ACCUMULATE_LOCAL : ACCUMULATE_REDUCE;
+    Planned *p = planned_create(c, mesh);
+    const Plan plan = p->plan; /* its numbers; the tables go */
+    planned_destroy(p);
+    return plan;
+}
+
+static void test_flat_tree_is_said_only_where_the_sums_are_the_flat_tree(void **state) {
+    (void)state;
+    int said = 0, not_said = 0;
+    for (int R = 1; R <= 4; R++)
+        for (int G = 1; G <= 4; G++)
+            for (int k = 1; k <= 4; k++)
+                for (int local = 0; local < 2; local++) {
+                    const Plan plan = plan_of_leaves((MeshShape){R, G, 1}, R * G * k, local);
+                    assert_int_equal(plan.per_rank, k);
+                    said += plan.flat_tree;
+                    not_said += !plan.flat_tree;
+                    if (plan.flat_tree)
+                        assert_true(mesh_sum(&plan) == flat_sum(plan.leaves));
+                }
+    assert_true(said > 0 && not_said > 0);
+}
+
+static void test_flat_tree_follows_the_rule_of_powers_of_two(void **state) {
+    (void)state;
+    static const struct {
+        MeshShape mesh;
+        int64_t leaves;
+        bool local, flat;
+    } cases[] = {
+        {{1, 1, 1}, 7, false, true},   {{1, 4, 1}, 12, false, true}, {{2, 2, 1}, 16, false, true},
+        {{2, 2, 1}, 12, false, false}, {{2, 1, 1}, 6, false, false}, {{1, 3, 1}, 12, false, false},
+        {{2, 2, 1}, 16, true, true},   {{1, 4, 1}, 12, true, false}, {{3, 1, 1}, 9, true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const Plan plan = plan_of_leaves(cases[i].mesh, cases[i].leaves, cases[i].local);
+        assert_int_equal(plan.flat_tree, cases[i].flat);
+        assert_int_equal(mesh_sum(&plan) == flat_sum(plan.leaves), cases[i].flat);
+    }
+}
+
+static void test_every_leaf_is_run_by_one_rank_in_one_round(void **state) {
+    (void)state;
+    for (int m = 0; m < FIXTURE_MESHES; m++)
+        for (int local = 0; local < 2; local++) {
+            bool taken[60] = {false};
+            const Plan plan = plan_of_leaves((MeshShape){fixture_meshes[m].replicate, fixture_meshes[m].shard, 1},
+                                             fixture_meshes[m].shard == 4 ? 56 : 60, local);
+            for (int d = 0; d < mesh_size(plan.mesh); d++)
+                for (int64_t j = 0; j < plan.per_rank; j++)
+                    take(taken, plan.leaves, plan_leaf(&plan, d, j), 1);
+        }
+}
+
+/* ---- the hash ---- */
+
+static uint64_t hash_of(Config c, MeshShape mesh) {
+    Planned *p = planned_create(c, mesh);
+    const uint64_t hash = p->plan.hash;
+    planned_destroy(p);
+    return hash;
+}
+
+static void test_hash_differs_when_the_plan_does(void **state) {
+    (void)state;
+    enum { CHANGES = 12 };
+    Config c[CHANGES];
+    MeshShape mesh[CHANGES];
+    uint64_t hash[CHANGES];
+    for (int i = 0; i < CHANGES; i++) {
+        c[i] = fixture_config();
+        mesh[i] = (MeshShape){2, 2, 1};
+    }
+    mesh[1] = (MeshShape){1, 4, 1};
+    mesh[2] = (MeshShape){4, 1, 1};
+    c[3].model.n_layers = 3;
+    c[4].model.vocab_size = 128;
+    c[5].model.tie_embeddings = true;
+    c[6].model.d_ff = 64;
+    c[7].batch.global = 480;
+    c[8].parallel.accumulate = ACCUMULATE_LOCAL;
+    c[9].parallel.owner.strategy = OWNER_RANK0;
+    c[10].numerics.segments = 4;
+    fixture_glob(&c[11], "*.mlp.*");
+    for (int i = 0; i < CHANGES; i++)
+        hash[i] = hash_of(c[i], mesh[i]);
+    for (int i = 0; i < CHANGES; i++)
+        for (int j = 0; j < i; j++)
+            if (hash[i] == hash[j])
+                fail_msg("changes %d and %d have the same hash", i, j);
+    assert_true(hash_of(fixture_config(), mesh[0]) == hash[0]);
+}
+
+/* ---- load ---- */
+
+static void test_llama_7b_loads_are_within_a_tenth_of_the_bound(void **state) {
+    (void)state;
+    Config *c = calloc(1, sizeof *c);
+    assert_non_null(c);
+    Str warnings = {0};
+    char *const overrides[] = {(char[]){"model=models/llama-7b.yaml"}, (char[]){"mesh.shard=8"}};
+    assert_int_equal(config_load(c, "configs/kjv-one.yaml", overrides, 2, &warnings), STATUS_OK);
+    Planned *p = planned_create(*c, (MeshShape){1, 8, 1});
+    const PlanLoad load = plan_load(&p->plan);
+    assert_true(load.bound >= load.mean && load.bound >= load.largest);
+    assert_true(load.max >= load.mean && load.max <= 1.10 * load.bound);
+    planned_destroy(p);
+    str_deinit(&warnings);
+    free(c);
+}
+
+static void check_load(Planned *p) {
+    const PlanLoad load = plan_load(&p->plan);
+    double total = 0;
+    for (int i = 0; i < p->params.count; i++)
+        total += p->params.row[i].role == ROLE_MUON ? p->plan.param[i].cost : 0;
+    assert_true(fabs(load.mean * mesh_size(p->plan.mesh) - total) <= 1e-9 * total);
+    assert_true(load.max >= load.largest && load.max <= total * (1 + 1e-12));
+}
+
+static void test_load_adds_up_to_the_cost_of_all_matrices(void **state) {
+    (void)state;
+    for_each_planned(check_load);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_matrix_has_an_owner_on_the_mesh),
+        cmocka_unit_test(test_packed_buffers_hold_each_matrix_once_and_apart),
+        cmocka_unit_test(test_adamw_blocks_are_whole_tensors_dealt_in_equal_runs),
+        cmocka_unit_test(test_primary_pieces_of_all_ranks_partition_every_tensor),
+        cmocka_unit_test(test_each_replica_holds_every_weight_once_over_its_shard_ranks),
+        cmocka_unit_test(test_flat_tree_is_said_only_where_the_sums_are_the_flat_tree),
+        cmocka_unit_test(test_flat_tree_follows_the_rule_of_powers_of_two),
+        cmocka_unit_test(test_every_leaf_is_run_by_one_rank_in_one_round),
+        cmocka_unit_test(test_hash_differs_when_the_plan_does),
+        cmocka_unit_test(test_llama_7b_loads_are_within_a_tenth_of_the_bound),
+        cmocka_unit_test(test_load_adds_up_to_the_cost_of_all_matrices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

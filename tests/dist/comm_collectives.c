@@ -107,10 +107,13 @@ static void try_rooted_sum(const Case *c, int root) {
         expect(c, "reduce", root, c->out, c->sum, c->n);
     else
         expect_untouched(c, "reduce", root);
+    /* In place, with other elements than before: nothing left of the first sum may pass for the second. */
+    char *at = c->out + (c->total - c->n) * c->esize;
+    const int64_t first = c->total - c->n;
     memcpy(c->out, c->mine, (size_t)(c->total * c->esize));
-    comm_reduce(comm, stream, c->out, c->out, c->n, c->dtype, root, tag_of("sum"));
+    comm_reduce(comm, stream, at, at, c->n, c->dtype, root, tag_of("sum"));
     stream_sync(stream);
-    expect(c, "reduce in place", root, c->out, rank == root ? c->sum : c->mine, c->n);
+    expect(c, "reduce in place", root, at, (rank == root ? c->sum : c->mine) + first * c->esize, c->n);
 }
 
 static void try_rooted_moves(const Case *c, int root) {
@@ -232,9 +235,9 @@ int main(int argc, char **argv) {
     const int nlengths = (int)(sizeof length / sizeof length[0]);
     for (int i = 0; i < nlengths; i++) {
         stream = device_stream(device, i % 2 == 0 ? STREAM_COMPUTE : STREAM_REDUCE);
-        if (i < nlengths - 1 || size <= 5) /* the longest on eight ranks would only take longer */
+        if (i < nlengths - 1 || size <= 5) /* the longest on many ranks would only take longer */
             try_case(DTYPE_F32, length[i]);
-        if (length[i] <= 1000) {
+        if (length[i] <= 1000 && size <= 8) {
             try_case(DTYPE_F64, length[i]);
             try_case(DTYPE_U64, length[i]);
         }

@@ -94,6 +94,50 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
 .PRECIOUS: $(BUILD)/%.o
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
+PYTEST = tests/cli tests/dist
+TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(BUILD) DM_BIN=$(BINDIR) \
+           ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=suppressions=tests/tsan.supp
+
+## demo: train llama-1m on the King James text with 8 ranks (replicate 2 x shard 4), 200 steps
+demo: all
+	$(Q)scripts/demo.sh $(BINDIR)
+
+## check: the tests, within 20 minutes on two cores (SAN=address,undefined for sanitizers)
+check: all deps-lint deps-dist $(UNIT) $(DIST)
+	$(Q)$(TEST_ENV) scripts/run_tests.py $(UNIT) -- $(PYTEST)
+
+## check-full: also what is too long for every change
+check-full: all deps-lint deps-dist $(UNIT) $(DIST)
+	$(Q)$(TEST_ENV) DM_SLOW=1 scripts/run_tests.py $(UNIT) -- $(PYTEST)
+
+unit: $(UNIT)
+	$(Q)$(TEST_ENV) scripts/run_tests.py $(UNIT) --
+
+## reproduce: run the table of meshes and modes and compare every bit; RUN=name starts one row
+reproduce: all
+	$(Q)$(TEST_ENV) scripts/reproduce.py $(RUN)
+
+## bench: speed as ratios of the same run; the figures go to build/bench.json
+bench: deps-bench all $(BENCH)
+	$(Q)$(TEST_ENV) scripts/bench.py
+
+## lint: layers, format, cppcheck
+lint: deps-lint
+	$(Q)scripts/check_layers.py
+	$(Q)clang-format --dry-run -Werror $(shell find src kernels tests -name '*.[ch]')
+	$(Q)cppcheck --quiet --error-exitcode=1 --enable=warning,portability --inline-suppr --suppressions-list=scripts/cppcheck.supp -Isrc -I. $(if $(wildcard src),src kernels)
+
+## format: rewrite sources in the project's format
+format: deps-lint
+	$(Q)clang-format -i $(shell find src kernels tests -name '*.[ch]')
+
+## install: copy programs, models and scripts below PREFIX (/usr/local)
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/dmuon-train/models $(DESTDIR)$(PREFIX)/share/dmuon-train/scripts
+	install $(PROGS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 models/*.yaml $(DESTDIR)$(PREFIX)/share/dmuon-train/models
+	install scripts/run.sh scripts/compare_runs.py $(DESTDIR)$(PREFIX)/share/dmuon-train/scripts
+
 ## clean: remove build outputs
 clean:
 	rm -rf build bin

@@ -91,8 +91,12 @@ static void write_step_parts(JsonWriter *w, const StepMetrics *m) {
     json_double(w, "p90", m->publish_wait_us.p90);
     json_double(w, "p99", m->publish_wait_us.p99);
     json_end_object(w);
-    if (m->has_params_hash)
+    if (m->has_params_hash) {
+        uint64_t bits;
+        memcpy(&bits, &m->grad_sumsq, sizeof bits);
         json_hex64(w, "params_hash", m->params_hash);
+        json_hex64(w, "grad_sumsq_bits", bits);
+    }
 }
 
 Status jsonl_step(Jsonl *log, const StepMetrics *m) {

@@ -46,6 +46,7 @@ typedef struct StepMetrics {
     Percentiles publish_wait_us;               /* per unit, over all ranks                                       */
     bool has_params_hash;
     uint64_t params_hash;
+    double grad_sumsq; /* binary64 sum of squares of the last step's gradient; written, as bits, with params_hash */
 } StepMetrics;
 
 /* What one rank collects from record to record. Start with {0}. */

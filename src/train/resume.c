@@ -43,6 +43,7 @@ static Status check_set(Session *s) {
                                  .adamw_t = manifest.adamw_t,
                                  .tokens_total = manifest.tokens_total,
                                  .nonfinite = manifest.step - manifest.adamw_t};
+        s->saved_mesh = manifest.mesh;
         memcpy(s->start.run_id, manifest.run_id, sizeof s->start.run_id);
     }
     manifest_deinit(&manifest);

@@ -9,12 +9,10 @@
 #include "base/rng.h"
 #include "kernels/exact_math.h"
 
-#define BYTE_VOCABULARY 256
-
 static Status parse_prompt(const Session *s, const char *prompt, int32_t *tokens, int64_t *count) {
     const int64_t vocab = s->shape.vocab;
     *count = 0;
-    if (vocab == BYTE_VOCABULARY) {
+    if (vocab == SAMPLE_BYTES) {
         for (const char *p = prompt; *p; p++)
             tokens[(*count)++] = (unsigned char)*p;
     } else {
@@ -31,7 +29,7 @@ static Status parse_prompt(const Session *s, const char *prompt, int32_t *tokens
                                (long long)vocab);
     }
     if (*count == 0)
-        tokens[(*count)++] = vocab == BYTE_VOCABULARY ? '\n' : 0;
+        tokens[(*count)++] = vocab == SAMPLE_BYTES ? '\n' : 0;
     return STATUS_OK;
 }
 
@@ -57,7 +55,7 @@ static int32_t draw(const float *logits, int64_t vocab, double temperature, doub
 
 static void append_token(Str *text, int64_t vocab, int32_t token) {
     const char byte = (char)token;
-    if (vocab == BYTE_VOCABULARY)
+    if (vocab == SAMPLE_BYTES)
         str_append_n(text, &byte, 1);
     else
         str_printf(text, "%s%d", text->len > 0 ? " " : "", token);
@@ -70,8 +68,6 @@ Status sample_run(Session *s, const char *prompt, Str *text) {
     int64_t count;
     const Status status = parse_prompt(s, prompt, tokens, &count);
     if (status == STATUS_OK) {
-        for (int64_t i = 0; i < count; i++)
-            append_token(text, vocab, tokens[i]);
         parallel_begin_forward_only(s->parallel);
         for (int64_t i = 0; i < n; i++) {
             const int64_t window = count < T ? count : T;
@@ -82,6 +78,7 @@ Status sample_run(Session *s, const char *prompt, Str *text) {
             append_token(text, vocab, tokens[count++]);
         }
         parallel_end_forward_only(s->parallel);
+        str_append(text, "");
     }
     heap_free(logits);
     heap_free(tokens);

@@ -5,8 +5,10 @@
 #include "base/str.h"
 #include "train/session.h"
 
-/* Continues `prompt` by train.sample_tokens tokens; draws are Philox from (seed, step), temperature 0 is greedy. With a byte vocabulary `text` is the
- * prompt and its continuation; otherwise the prompt is token ids separated by blanks and so is the text. Collective. */
+#define SAMPLE_BYTES 256 /* a vocabulary of this size is bytes */
+
+/* Continues `prompt` by train.sample_tokens tokens; draws are Philox from (seed, step), temperature 0 is greedy. `text` gets the continuation.
+ * With a byte vocabulary both are text; otherwise both are token ids separated by blanks. Collective. */
 DM_NODISCARD Status sample_run(Session *session, const char *prompt, Str *text);
 
 #endif

@@ -49,6 +49,7 @@ typedef struct Session {
     Loader *loader;
     RunDir lock;    /* rank 0 */
     RunStart start; /* the same on every rank */
+    MeshShape saved_mesh; /* that wrote the set this run starts from */
     Saver *saver;
     Progress progress;
     int64_t total_steps;

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Starts a run on this host: run.sh RANKS CONFIG.yaml [key=value ...]. More ranks than cores are fine.
+# Ctrl-C, SIGTERM and SIGUSR1 stop the run in peace: mpirun would kill its ranks within two seconds of the first two, so
+# all three become SIGUSR1, which it passes on; the step in flight finishes, a checkpoint is saved, the exit code is 75.
+set -u
+if [ $# -lt 2 ]; then
+    echo "usage: run.sh RANKS CONFIG.yaml [key=value ...]" >&2
+    exit 2
+fi
+ranks=$1
+shift
+here=$(cd "$(dirname "$0")" && pwd)
+program=${DMUON_TRAIN:-$here/../bin/dmuon-train}
+[ -x "$program" ] || program=dmuon-train
+if [ "$(id -u)" -eq 0 ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+setsid mpirun -q --oversubscribe --bind-to none -np "$ranks" "$program" "$@" &
+job=$!
+trap 'kill -USR1 "$job" 2>/dev/null' INT TERM USR1
+while :; do
+    wait "$job"
+    code=$?
+    kill -0 "$job" 2>/dev/null || break
+done
+exit "$code"

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Runs every test and ends in one line `N passed, N failed, N skipped`.
+
+usage: run_tests.py UNIT_DIR PROGRAM... -- PYTEST_ARGUMENT...
+Each PROGRAM is a cmocka test; then pytest runs with the arguments after `--`. Exit 0 only when nothing failed.
+"""
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+
+def run_unit(program, limit_s=900):
+    """(passed, failed, skipped) of one cmocka program; a crash or a time-out is a failure."""
+    name = Path(program).name
+    try:
+        done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        print(f"FAIL {name}: no end within {limit_s} s")
+        return 0, 1, 0
+    text = done.stdout.decode(errors="replace")
+    passed = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
+    failed = sum(int(n) for n in re.findall(r"\[  FAILED  \] (\d+) test", text))
+    skipped = sum(int(n) for n in re.findall(r"\[  SKIPPED \] (\d+) test", text))
+    if done.returncode != 0 and failed == 0:
+        failed = 1
+    if failed or passed + skipped == 0:
+        print(text)
+        print(f"FAIL {name} (exit {done.returncode})")
+        failed = max(failed, 1)
+    else:
+        print(f"ok   {name}: {passed} passed" + (f", {skipped} skipped" if skipped else ""))
+    sys.stdout.flush()
+    return passed, failed, skipped
+
+
+def run_pytest(arguments):
+    """(passed, failed, skipped) of the tests that start processes."""
+    with tempfile.TemporaryDirectory() as tmp:
+        report = Path(tmp) / "report.xml"
+        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", f"--junitxml={report}",
+                               *arguments])
+        if not report.exists():
+            return 0, 1, 0
+        suites = ElementTree.parse(report).getroot().iter("testsuite")
+        total = failed = skipped = 0
+        for suite in suites:
+            total += int(suite.get("tests"))
+            failed += int(suite.get("failures")) + int(suite.get("errors"))
+            skipped += int(suite.get("skipped"))
+    if done.returncode not in (0, 1):
+        failed = max(failed, 1)
+    return total - failed - skipped, failed, skipped
+
+
+def main():
+    at = sys.argv.index("--")
+    results = [run_unit(program) for program in sys.argv[1:at]]
+    if sys.argv[at + 1:]:
+        results.append(run_pytest(sys.argv[at + 1:]))
+    passed, failed, skipped = (sum(r[i] for r in results) for i in range(3))
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed or passed == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+/* A session for one command. */
+#include "cli/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "train/eval.h"
+#include "train/loop.h"
+#include "train/sample.h"
+#include "train/signals.h"
+
+/* Seconds since 1970 at which the job began: DMUON_JOB_START, or now. */
+static double job_start(void) {
+    const char *text = getenv("DMUON_JOB_START");
+    double seconds;
+    return text && str_parse_double(text, &seconds) ? seconds : clock_wall_s();
+}
+
+static Status run_eval(Session *s) {
+    EvalResult r;
+    TRY(eval_run(s, &r));
+    if (r.stop)
+        return STATUS_FAIL(STATUS_STOPPED, "the evaluation was stopped by a signal");
+    if (s->world->rank == 0)
+        printf("step %lld  loss %.6f  tokens %lld  (%s)\n", (long long)s->progress.step, (double)r.loss, (long long)r.tokens,
+               s->start.set);
+    return STATUS_OK;
+}
+
+static Status run_sample(Session *s, const char *prompt) {
+    Str text = {0};
+    prompt = prompt ? prompt : s->config.train.sample_prompt;
+    const Status status = sample_run(s, prompt, &text);
+    if (status == STATUS_OK && s->world->rank == 0)
+        printf("%s%s%s\n", prompt, s->shape.vocab == SAMPLE_BYTES ? "" : " ", text.text);
+    str_deinit(&text);
+    return comm_agree(s->world->comm, status);
+}
+
+static Status run_command(Session *s, const Args *args, double start_s) {
+    switch (args->command) {
+    case COMMAND_EVAL:
+        return run_eval(s);
+    case COMMAND_SAMPLE:
+        return run_sample(s, args->prompt);
+    default:
+        return loop_run(s, start_s);
+    }
+}
+
+Status run_ranks(const Args *args, int *argc, char ***argv, bool *is_root) {
+    const double start_s = job_start();
+    World world;
+    TRY(world_init(&world, argc, argv));
+    *is_root = world.rank == 0;
+    Session session;
+    const SessionOptions options = {.config_path = args->config,
+                                    .overrides = args->overrides,
+                                    .override_count = args->override_count,
+                                    .purpose = args->command == COMMAND_EVAL     ? PURPOSE_EVAL
+                                               : args->command == COMMAND_SAMPLE ? PURPOSE_SAMPLE
+                                                                                 : PURPOSE_TRAIN,
+                                    .set = args->set};
+    Status status = session_open(&session, &world, &options);
+    if (status == STATUS_OK)
+        status = run_command(&session, args, start_s);
+    session_close(&session);
+    world_finalize(&world);
+    return status;
+}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("DM_BUILD", ROOT / "build" / "release"))
+BUILD = ROOT / os.environ.get("DM_BUILD", "build/release")
 LAUNCH = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none"]
 
 

@@ -4,9 +4,7 @@
 
 #include "cli/args.h"
 
-/* Whether the command is one of them. */
-bool offline_is(Command command);
-/* Runs it and prints to stdout. */
+/* The command is COMMAND_PLAN or a later one. Prints to stdout. */
 DM_NODISCARD Status offline_run(const Args *args);
 
 #endif

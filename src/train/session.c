@@ -52,6 +52,8 @@ static Status open_device(Session *s) {
     int64_t seed = 0;
     if (delay && !str_parse_int(delay, &seed))
         return STATUS_FAIL(STATUS_CONFIG, "DMUON_TEST_DELAY_SEED=%s: must be an integer", delay);
+    if (seed != 0) /* every rank its own delays */
+        seed = seed * 1000003 + s->world->rank;
     return device_create(&s->device, &(DeviceOptions){.name = "cpu",
                                                       .threads = s->threads,
                                                       .yield_to_comm = sharing * (s->threads + 1) > cores_available(),

@@ -209,6 +209,20 @@ static void check_row_partition(Planned *p) {
     }
 }
 
+static void check_momentum_is_held_once(Planned *p) {
+    Cover cover;
+    cover_init(&cover, p, false);
+    for (int r = 0; r < mesh_size(p->plan.mesh); r++)
+        plan_visit_pieces(&p->plan, mesh_coord(p->plan.mesh, r), cover_piece, &cover);
+    cover_expect_once(&cover, STATE_MOMENTUM);
+    cover_deinit(&cover);
+}
+
+static void test_momentum_is_held_by_the_owner_alone(void **state) {
+    (void)state;
+    for_each_planned(check_momentum_is_held_once);
+}
+
 static void test_each_replica_holds_every_weight_once_over_its_shard_ranks(void **state) {
     (void)state;
     for_each_planned(check_row_partition);
@@ -396,6 +410,7 @@ int main(void) {
         cmocka_unit_test(test_packed_buffers_hold_each_matrix_once_and_apart),
         cmocka_unit_test(test_adamw_blocks_are_whole_tensors_dealt_in_equal_runs),
         cmocka_unit_test(test_primary_pieces_of_all_ranks_partition_every_tensor),
+        cmocka_unit_test(test_momentum_is_held_by_the_owner_alone),
         cmocka_unit_test(test_each_replica_holds_every_weight_once_over_its_shard_ranks),
         cmocka_unit_test(test_flat_tree_is_said_only_where_the_sums_are_the_flat_tree),
         cmocka_unit_test(test_flat_tree_follows_the_rule_of_powers_of_two),

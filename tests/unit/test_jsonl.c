@@ -4,11 +4,12 @@
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -231,6 +232,19 @@ static void test_a_full_disk_is_an_error(void **state) {
     assert_non_null(strstr(status_trail(), "absent/log.jsonl"));
 }
 
+static void test_half_a_line_is_an_error(void **state) {
+    (void)state;
+    struct rlimit saved;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &saved), 0);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &(struct rlimit){20, saved.rlim_max}), 0);
+    const Status status = jsonl_warning(&log_file, 1, "longer than twenty bytes");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &saved), 0);
+    (void)signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(status, STATUS_CONFIG);
+    assert_non_null(strstr(status_trail(), "only 20 of"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_step_record_has_every_field, set_up, tear_down),
@@ -240,6 +254,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_the_other_records_are_lines_too, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_opening_again_appends, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_line_is_one_write, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_half_a_line_is_an_error, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_full_disk_is_an_error, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

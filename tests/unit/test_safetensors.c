@@ -253,7 +253,9 @@ static void test_lengths_that_lie_are_refused(void **state) {
         assert_non_null(strstr(status_trail(), "lie.safetensors"));
         assert_int_equal(file.fd, -1);
     }
-    StFile file;
+    StFile file = {.path = "x", .fd = -1};
+    assert_int_equal(st_parse(&file, "{}", 2, 9), STATUS_CHECKPOINT);
+    assert_non_null(strstr(status_trail(), "the header claims 2 bytes"));
     scratch_write_bytes(scratch_path(dir, "short"), "1234567", 7);
     assert_int_equal(st_open(&file, scratch_path(dir, "short")), STATUS_CHECKPOINT);
     assert_int_equal(st_open(&file, scratch_path(dir, "nowhere")), STATUS_CHECKPOINT);

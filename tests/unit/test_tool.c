@@ -205,6 +205,18 @@ static void test_a_difference_has_its_place_bits_and_distance(void **state) {
     str_deinit(&out);
 }
 
+static void test_the_distance_counts_through_zero(void **state) {
+    (void)state;
+    const char *a = write_set("a", 100, 0), *b = write_set("b", 100, 0x80000000u);
+    bool equal = true;
+    Str out = {0};
+    assert_int_equal(tool_diff(a, b, TOOL_JSON, &out, &equal), STATUS_OK);
+    JsonValue *root = parse(&out);
+    assert_int_equal(number(json_at(json_get(root, "tensors"), 0), "ulp"), 2 * INT64_C(0x408aaaaa));
+    json_free(root);
+    str_deinit(&out);
+}
+
 static void test_missing_tensors_and_unreadable_directories_are_told_apart(void **state) {
     (void)state;
     const char *a = write_set("a", 100, 0), *b = write_set("b", 100, 0);
@@ -287,6 +299,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_verify_tells_a_whole_set_from_a_damaged_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_equal_sets_have_no_difference, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_difference_has_its_place_bits_and_distance, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_the_distance_counts_through_zero, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_missing_tensors_and_unreadable_directories_are_told_apart, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_exports_read_back_as_they_were_or_rounded_once, set_up, tear_down),

@@ -49,6 +49,14 @@ static void reduce_counts(const Mesh *mesh, int64_t ns_calls, StepMetrics *out) 
     enum { N = AXIS_COUNT * COMM_OP_COUNT * 3 };
     for (int a = 0; a < AXIS_COUNT; a++)
         comm_take_counts(mesh->axis[a], out->comm[a]);
+    /* losses and norm sums are gathered over the world: the data axis, and tp with it */
+    CommCount world[COMM_OP_COUNT];
+    comm_take_counts(mesh->world, world);
+    for (int op = 0; op < COMM_OP_COUNT; op++) {
+        out->comm[AXIS_DATA][op].calls += world[op].calls;
+        out->comm[AXIS_DATA][op].payload_bytes += world[op].payload_bytes;
+        out->comm[AXIS_DATA][op].bus_bytes += world[op].bus_bytes;
+    }
     uint64_t sums[N + 1];
     _Static_assert(sizeof out->comm == N * sizeof sums[0], "three 64-bit counts per axis and operation");
     memcpy(sums, out->comm, sizeof out->comm);

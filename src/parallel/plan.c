@@ -193,8 +193,10 @@ static uint64_t plan_hash(const Plan *plan) {
     uint64_t h = hash_bytes(&plan->mesh, sizeof plan->mesh, 1);
     for (int i = 0; i < plan->params->count; i++) {
         const PlanParam *p = &plan->param[i];
-        const int64_t row[] = {p->owner_rank, p->group, p->offset, p->nseg, p->seg_nelem, plan->params->row[i].role};
-        h = hash_bytes(plan->params->row[i].name, strlen(plan->params->row[i].name), h);
+        const Param *param = &plan->params->row[i];
+        const int64_t row[] = {p->owner_rank, p->group,      p->offset,     p->nseg,     p->seg_nelem,
+                               param->role,   param->dim[0], param->dim[1], param->unit, param->tp_dim};
+        h = hash_bytes(param->name, strlen(param->name), h);
         h = hash_bytes(row, sizeof row, h);
     }
     const int64_t leaves[] = {plan->leaves, plan->per_rank, plan->local};

@@ -57,6 +57,11 @@ static bool next_acquire(const Parallel *p, int *unit, bool *backward, int64_t *
 
 static void look_ahead(Parallel *p, int unit, bool backward) {
     int64_t round = p->round;
+    /* a tied embedding's backward is acquired before the head's, where the forward ended */
+    if (backward && unit == 0 && p->plan->params->shape->tied) {
+        unit = p->plan->params->nunits - 1;
+        backward = false;
+    }
     for (int i = 0; i < p->config->parallel.prefetch; i++) {
         if (!next_acquire(p, &unit, &backward, &round))
             return;

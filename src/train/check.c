@@ -76,12 +76,16 @@ static Status check_memory(const Blueprint *b, Str *out) {
     const int world = mesh_size(b->plan.mesh);
     MemoryLine largest[MEMORY_LINES] = {{0}}, lines[MEMORY_LINES];
     size_t node = 0;
+    SetTensors saved;
+    set_tensors_create(&saved, &b->plan);
     for (int r = 0; r < world; r++) {
-        memory_plan(&b->plan, &b->config, mesh_coord(b->plan.mesh, r), lines);
+        memory_plan(&b->plan, &b->config, b->config.checkpoint.every > 0 ? &saved : NULL,
+                    mesh_coord(b->plan.mesh, r), lines);
         node += memory_total(lines);
         if (memory_total(lines) > memory_total(largest))
             memcpy(largest, lines, sizeof largest);
     }
+    set_tensors_destroy(&saved);
     TRY(memory_check(b->config.path, node, world, largest));
     str_printf(out, "%-14s %.1f MiB for %d rank%s on this node, %.1f MiB available\n", "memory", (double)node / MIB,
                world, world == 1 ? "" : "s", (double)memory_available() / MIB);

@@ -5,13 +5,13 @@
 #include "train/session.h"
 
 typedef struct EvalResult {
-    float loss;     /* tree over the windows' lane sums, times 1/tokens */
+    float loss; /* tree over the windows' lane sums, times 1/tokens */
     int64_t tokens;
     double ms;
-    bool stop;      /* a rank wished to stop: the evaluation ended early and `loss` means nothing */
+    bool stop; /* a rank wished to stop: the evaluation ended early and `loss` means nothing */
 } EvalResult;
 
-/* Collective. Drains pending publishes first. */
-DM_NODISCARD Status eval_run(Session *session, EvalResult *result);
+/* Collective. Drains pending publishes first. Data that cannot be used end the job, as in a step. */
+void eval_run(Session *session, EvalResult *result);
 
 #endif

@@ -42,9 +42,10 @@ static Status record_warnings(Loop *loop) {
         line = end ? end + 1 : NULL;
     }
     if (!s->plan.flat_tree)
-        TRY(metrics_warning(loop->metrics, s->progress.step,
-                            "R, G and the leaves per rank are not powers of two: this run is reproducible on its own mesh and "
-                            "mode, not across them"));
+        TRY(metrics_warning(
+            loop->metrics, s->progress.step,
+            "R, G and the leaves per rank are not powers of two: this run is reproducible on its own mesh and "
+            "mode, not across them"));
     return STATUS_OK;
 }
 
@@ -78,7 +79,8 @@ static Status record_step(Loop *loop, const StepResult *r) {
     const WindowInputs inputs = {.ns_calls = parallel_take_ns_calls(s->parallel),
                                  .publish_wait_us = waits,
                                  .publish_waits = parallel_take_publish_waits(s->parallel, waits, WAITS),
-                                 .flops_per_step = model_flops(&s->shape, c->batch.global * c->batch.seq_len, c->batch.seq_len),
+                                 .flops_per_step =
+                                     model_flops(&s->shape, c->batch.global * c->batch.seq_len, c->batch.seq_len),
                                  .peak_flops = s->peak_flops};
     StepMetrics m = {.step = s->progress.step,
                      .steps_total = s->total_steps,
@@ -111,7 +113,7 @@ static void count_step(Loop *loop, const StepResult *r) {
 static Status run_eval(Loop *loop, bool *stop) {
     Session *s = loop->session;
     EvalResult r;
-    TRY(eval_run(s, &r));
+    eval_run(s, &r);
     *stop = *stop || r.stop;
     if (r.stop)
         return STATUS_OK;
@@ -133,12 +135,12 @@ static Status run_sample(Loop *loop) {
 static Status report_save(Loop *loop, const SaveReport *r, bool must) {
     budget_saw_save(&loop->budget, (r->copy_ms + r->write_ms) * 1e-3);
     if (r->status != STATUS_OK && must)
-        return STATUS_FAIL(STATUS_CHECKPOINT, "the checkpoint of step %lld could not be saved: %s", (long long)r->state.step,
-                           r->trail);
+        return STATUS_FAIL(STATUS_CHECKPOINT, "the checkpoint of step %lld could not be saved: %s",
+                           (long long)r->state.step, r->trail);
     if (r->status != STATUS_OK) {
         Str text = {0};
-        str_printf(&text, "the checkpoint of step %lld could not be saved, training goes on: %s", (long long)r->state.step,
-                   r->trail);
+        str_printf(&text, "the checkpoint of step %lld could not be saved, training goes on: %s",
+                   (long long)r->state.step, r->trail);
         const Status status = metrics_warning(loop->metrics, loop->session->progress.step, text.text);
         str_deinit(&text);
         return status;
@@ -177,11 +179,13 @@ static Status nonfinite_step(Loop *loop, const StepResult *r) {
     const int bad = r->norm.bad_param;
     Str text = {0};
     str_printf(&text, "step %lld: loss %g, gradient norm %g; first tensor with a non-finite gradient: %s",
-               (long long)(s->progress.step + (s->config.train.nonfinite == NONFINITE_STOP)), (double)r->loss, (double)r->norm.norm,
-               bad >= 0 ? s->params.row[bad].name : "none");
+               (long long)(s->progress.step + (s->config.train.nonfinite == NONFINITE_STOP)), (double)r->loss,
+               (double)r->norm.norm, bad >= 0 ? s->params.row[bad].name : "none");
     Status status;
     if (s->config.train.nonfinite == NONFINITE_STOP)
-        status = STATUS_FAIL(STATUS_NUMERIC, "%s; the last checkpoint is intact; to skip such steps set train.nonfinite=skip", text.text);
+        status =
+            STATUS_FAIL(STATUS_NUMERIC,
+                        "%s; the last checkpoint is intact; to skip such steps set train.nonfinite=skip", text.text);
     else
         status = agree(loop, metrics_warning(loop->metrics, s->progress.step, text.text));
     str_deinit(&text);
@@ -205,7 +209,7 @@ static Status run_step(Loop *loop, bool *stop) {
     const bool trace = traced(c, s->progress.step + 1);
     StepResult r;
     trace_enable(trace);
-    TRY(step_run(s, signals_pending() != 0 || budget_spent(&loop->budget), &r));
+    step_run(s, signals_pending() != 0 || budget_spent(&loop->budget), &r);
     *stop = r.stop;
     if (!r.finite)
         TRY(nonfinite_step(loop, &r));
@@ -241,27 +245,38 @@ static Status after_step(Loop *loop, bool *stop) {
     return STATUS_OK;
 }
 
+/* A signal that came during the start, to any rank. Collective. */
+static bool stopped_in_start(const Loop *loop) {
+    double wish = signals_pending() != 0;
+    host_max_f64(loop->session->world->comm, &wish, 1);
+    return wish != 0;
+}
+
 static Status train(Loop *loop) {
     Session *s = loop->session;
-    bool stop = false;
     TRY(agree(loop, record_start(loop)));
+    bool stop = stopped_in_start(loop);
+    if (stop)
+        TRY(save(loop, true));
     while (s->progress.step < s->total_steps && !stop) {
         TRY(run_step(loop, &stop));
         TRY(after_step(loop, &stop));
     }
     if (stop && s->progress.step < s->total_steps)
-        return STATUS_FAIL(STATUS_STOPPED, "stopped at step %lld of %lld, checkpoint saved", (long long)s->progress.step,
-                           (long long)s->total_steps);
+        return STATUS_FAIL(STATUS_STOPPED, "stopped at step %lld of %lld, checkpoint saved",
+                           (long long)s->progress.step, (long long)s->total_steps);
     return STATUS_OK;
 }
 
 Status loop_run(Session *s, double job_start_s) {
     if (s->progress.step >= s->total_steps) {
-        log_root(LOG_INFO, "%s: the run in %s has finished its %lld steps; nothing to do", s->config.path, s->config.run.dir,
-                 (long long)s->total_steps);
+        log_root(LOG_INFO, "%s: the run in %s has finished its %lld steps; nothing to do", s->config.path,
+                 s->config.run.dir, (long long)s->total_steps);
         return STATUS_OK;
     }
-    Loop loop = {.session = s, .saved_step = s->start.resume ? s->progress.step : -1};
+    char own[SET_PATH]; /* a set of another directory does not spare this one its own */
+    set_path(own, s->config.run.dir, s->progress.step);
+    Loop loop = {.session = s, .saved_step = strcmp(own, s->start.set) == 0 ? s->progress.step : -1};
     budget_init(&loop.budget, job_start_s, s->config.train.max_wall_s);
     const Status status = train(&loop);
     if (loop.metrics) {

@@ -13,20 +13,16 @@
 
 #define LIMIT 0.95
 
-static size_t snapshot_nbytes(const Plan *plan, const Config *config, MeshCoord coord) {
-    if (config->checkpoint.every == 0)
-        return 0;
-    SetTensors set;
-    set_tensors_create(&set, plan);
+static size_t snapshot_nbytes(const Plan *plan, const SetTensors *set, MeshCoord coord) {
     size_t nbytes = 0;
-    for (int t = 0; t < set.count; t++)
-        if (set.tensor[t].writer == mesh_rank(plan->mesh, coord))
-            nbytes += (size_t)set.tensor[t].numel * sizeof(float);
-    set_tensors_destroy(&set);
+    for (int t = 0; set && t < set->count; t++)
+        if (set->tensor[t].writer == mesh_rank(plan->mesh, coord))
+            nbytes += (size_t)set->tensor[t].numel * sizeof(float);
     return nbytes;
 }
 
-void memory_plan(const Plan *plan, const Config *config, MeshCoord coord, MemoryLine lines[MEMORY_LINES]) {
+void memory_plan(const Plan *plan, const Config *config, const SetTensors *saved, MeshCoord coord,
+                 MemoryLine lines[MEMORY_LINES]) {
     const ParallelBytes b = parallel_measure(plan, config, coord);
     const ModelOptions model = {.params = plan->params,
                                 .B = config->batch.micro,
@@ -41,7 +37,7 @@ void memory_plan(const Plan *plan, const Config *config, MeshCoord coord, Memory
         {"partial sums over leaves", "parallel.accumulate=reduce, batch.micro", b.leaf_trees},
         {"optimizer scratch", "mesh.shard", b.scratch},
         {"activations", "batch.micro, batch.seq_len", model_activation_nbytes(&model)},
-        {"checkpoint copy", "checkpoint.every", snapshot_nbytes(plan, config, coord)},
+        {"checkpoint copy", "checkpoint.every", snapshot_nbytes(plan, saved, coord)},
     };
     memcpy(lines, all, sizeof all);
 }
@@ -109,7 +105,10 @@ Status memory_check(const char *config_path, size_t node_nbytes, int ranks, cons
 
 Status phase_memory(Session *s) {
     MemoryLine lines[MEMORY_LINES];
-    memory_plan(&s->plan, &s->config, s->mesh.coord, lines);
+    SetTensors saved;
+    set_tensors_create(&saved, &s->plan);
+    memory_plan(&s->plan, &s->config, s->config.checkpoint.every > 0 ? &saved : NULL, s->mesh.coord, lines);
+    set_tensors_destroy(&saved);
     const size_t mine = memory_total(lines);
     size_t *all = HEAP_ALLOC(size_t, s->world->size), node = 0;
     host_all_gather(s->world->comm, &mine, all, sizeof mine);

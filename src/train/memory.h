@@ -2,6 +2,7 @@
 #ifndef DMUON_TRAIN_MEMORY_H
 #define DMUON_TRAIN_MEMORY_H
 
+#include "checkpoint/tensors.h"
 #include "model/model.h"
 #include "parallel/parallel.h"
 
@@ -13,8 +14,9 @@ typedef struct MemoryLine {
 
 #define MEMORY_LINES 9
 
-/* The rank at `coord`; every line, also empty ones. */
-void memory_plan(const Plan *plan, const Config *config, MeshCoord coord, MemoryLine lines[MEMORY_LINES]);
+/* The rank at `coord`; every line, also empty ones. `saved`: the tensors of a checkpoint set, NULL when none is saved. */
+void memory_plan(const Plan *plan, const Config *config, const SetTensors *saved, MeshCoord coord,
+                 MemoryLine lines[MEMORY_LINES]);
 size_t memory_total(const MemoryLine lines[MEMORY_LINES]);
 /* Bytes that this node has available now (the smaller of the kernel's estimate and the control group's room). */
 size_t memory_available(void);

@@ -46,8 +46,12 @@ static RankPlan *rank_plans(const Blueprint *b) {
         ranks[plan->param[i].owner_rank].matrices++;
         ranks[plan->param[i].owner_rank].flops += plan->param[i].cost;
     }
+    SetTensors saved;
+    set_tensors_create(&saved, plan);
     for (int r = 0; r < world; r++)
-        memory_plan(plan, &b->config, mesh_coord(plan->mesh, r), ranks[r].line);
+        memory_plan(plan, &b->config, b->config.checkpoint.every > 0 ? &saved : NULL, mesh_coord(plan->mesh, r),
+                    ranks[r].line);
+    set_tensors_destroy(&saved);
     return ranks;
 }
 

@@ -15,7 +15,8 @@ static Status choose_set(Session *s, const char *set) {
     int64_t step;
     TRY(set_newest_valid(s->config.run.dir, NULL, &step, &s->warnings));
     if (step < 0)
-        return STATUS_FAIL(STATUS_CHECKPOINT, "%s: no valid checkpoint under %s/checkpoints; name one: --eval=DIR, --sample=DIR",
+        return STATUS_FAIL(STATUS_CHECKPOINT,
+                           "%s: no valid checkpoint under %s/checkpoints; name one: --eval=DIR, --sample=DIR",
                            s->config.path, s->config.run.dir);
     set_path(s->start.set, s->config.run.dir, step);
     return STATUS_OK;
@@ -25,7 +26,6 @@ static Status choose_set(Session *s, const char *set) {
 static Status choose_start(Session *s) {
     const Config *c = &s->config;
     TRY(run_lock(&s->lock, c->run.dir, s->world->host));
-    TRY(set_remove_stale(c->run.dir));
     TRY(run_decide(&s->start, c->run.dir, c->checkpoint.resume, &s->warnings));
     if (!s->start.resume)
         TRY(run_draw_id(s->start.run_id));
@@ -67,6 +67,7 @@ static Status prepare_run_dir(Session *s) {
     const char *dir = s->config.run.dir;
     char path[SET_PATH];
     str_path_join(path, sizeof path, dir, "config.yaml");
+    TRY(set_remove_stale(dir));
     if (s->start.keep_log)
         TRY(run_cut_log(dir, s->start.step));
     else

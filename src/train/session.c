@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/fatal.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "device/cores.h"
@@ -61,10 +62,14 @@ static Status open_device(Session *s) {
                                                       .delay_max_us = 3000});
 }
 
-/* Every rank must have computed the same plan. */
+/* Every rank must have read the same configuration and computed the same plan. */
 static Status compare_plans(Session *s) {
     uint64_t *all = HEAP_ALLOC(uint64_t, s->world->size);
-    host_all_gather(s->world->comm, &s->plan.hash, all, sizeof *all);
+    Str yaml = {0};
+    config_dump_yaml(&s->config, &yaml);
+    const uint64_t mine = hash_bytes(yaml.text, yaml.len, s->plan.hash);
+    str_deinit(&yaml);
+    host_all_gather(s->world->comm, &mine, all, sizeof *all);
     Status status = STATUS_OK;
     for (int r = 0; r < s->world->size && status == STATUS_OK; r++)
         if (all[r] != all[0])

@@ -4,19 +4,21 @@
 #include <math.h>
 
 #include "base/clock.h"
+#include "base/fatal.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
 
 /* Every leaf of this rank: forward and backward; the gradients leave through the residency as they are finished. */
-static Status run_leaves(Session *s, float *losses) {
+static void run_leaves(Session *s, float *losses) {
     for (int64_t round = 0; round < s->plan.per_rank; round++) {
         const int32_t *tokens, *targets;
-        TRY(loader_next(s->loader, &tokens, &targets));
+        const Status status = loader_next(s->loader, &tokens, &targets);
+        if (status != STATUS_OK)
+            fatal_status(status); /* the others wait in a collective already */
         parallel_begin_leaf(s->parallel, round);
         model_forward_backward(s->model, tokens, targets);
         losses[round] = model_loss(s->model);
     }
-    return STATUS_OK;
 }
 
 /* The mean over the batch: tree over the leaf losses of all ranks, times 1/L once. Carries the wish to stop. */
@@ -29,7 +31,7 @@ static float global_loss(Session *s, const float *mine, bool want_stop, bool *st
     return loss;
 }
 
-Status step_run(Session *s, bool want_stop, StepResult *result) {
+void step_run(Session *s, bool want_stop, StepResult *result) {
     const Config *c = &s->config;
     const int64_t start = clock_ns(), step = s->progress.step + 1;
     const double rate = schedule_factor(c, step, s->total_steps);
@@ -40,12 +42,9 @@ Status step_run(Session *s, bool want_stop, StepResult *result) {
 
     float *losses = HEAP_ALLOC(float, s->plan.per_rank);
     parallel_begin_step(s->parallel);
-    const Status status = run_leaves(s, losses);
-    if (status == STATUS_OK)
-        result->loss = global_loss(s, losses, want_stop, &result->stop);
+    run_leaves(s, losses);
+    result->loss = global_loss(s, losses, want_stop, &result->stop);
     heap_free(losses);
-    if (status != STATUS_OK)
-        return status;
     result->norm = parallel_finish_gradients(s->parallel, &result->reduce_wait_ms);
 
     const int64_t optimizer = clock_ns();
@@ -64,5 +63,4 @@ Status step_run(Session *s, bool want_stop, StepResult *result) {
     }
     model_take_times(s->model, &result->forward_ms, &result->backward_ms);
     result->step_ms = clock_ms_since(start);
-    return STATUS_OK;
 }

@@ -7,10 +7,18 @@ enum { WEIGHTS, MOMENTUM, MOMENTS, GATHERED, GRADIENTS, LEAF_TREES, SCRATCH, ACT
 
 static const MeshCoord origin = {0, 0, 0};
 
+/* The lines of the rank at `at`, with a checkpoint's copy when one is saved. */
+static void lines_at(const Planned *p, MeshCoord at, MemoryLine lines[MEMORY_LINES]) {
+    SetTensors saved;
+    set_tensors_create(&saved, &p->plan);
+    memory_plan(&p->plan, &p->config, p->config.checkpoint.every > 0 ? &saved : NULL, at, lines);
+    set_tensors_destroy(&saved);
+}
+
 /* The lines of one rank in bytes. */
 static void plan_lines(Config c, MeshShape mesh, MeshCoord at, MemoryLine lines[MEMORY_LINES]) {
     Planned *p = planned_create(c, mesh);
-    memory_plan(&p->plan, &p->config, at, lines);
+    lines_at(p, at, lines);
     planned_destroy(p);
 }
 
@@ -71,7 +79,7 @@ static void sum_of_ranks(MeshShape mesh, size_t sums[MEMORY_LINES]) {
     memset(sums, 0, MEMORY_LINES * sizeof *sums);
     for (int r = 0; r < mesh_size(mesh); r++) {
         MemoryLine lines[MEMORY_LINES];
-        memory_plan(&p->plan, &p->config, mesh_coord(mesh, r), lines);
+        lines_at(p, mesh_coord(mesh, r), lines);
         for (int i = 0; i < MEMORY_LINES; i++)
             sums[i] += lines[i].nbytes;
     }

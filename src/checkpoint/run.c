@@ -84,7 +84,10 @@ Status run_lock(RunDir *run, const char *dir, const char *host) {
     str_format(run->dir, sizeof run->dir, "%s", dir);
     run->created_dirs = count_missing(dir);
     Status status = file_make_dirs(dir, STATUS_CONFIG);
-    if (status == STATUS_OK)
+    if (status != STATUS_OK)
+        status = STATUS_FAIL(STATUS_CONFIG, "run directory %s cannot be made: %.*s: choose another with run.dir=", dir,
+                             (int)strcspn(status_trail(), "\n"), status_trail());
+    else
         status = take_lock(run, host);
     if (status != STATUS_OK)
         run_lock_abandon(run);
@@ -159,6 +162,8 @@ static Status read_log_id(const char *dir, char run_id[RUN_ID]) {
 
 static Status decide_set(RunStart *start, const char *dir, const char *set) {
     Manifest manifest;
+    if (!file_exists(set))
+        return STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s does not exist: name a set with checkpoint.resume=", set);
     TRY(manifest_read(set, &manifest));
     str_format(start->set, sizeof start->set, "%s", set);
     str_format(start->run_id, sizeof start->run_id, "%s", manifest.run_id);

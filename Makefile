@@ -96,7 +96,8 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
 
 PYTEST = tests/cli tests/dist
 TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(BUILD) DM_BIN=$(BINDIR) \
-           ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=suppressions=tests/tsan.supp
+           ASAN_OPTIONS=fast_unwind_on_malloc=0 \
+           LSAN_OPTIONS=suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp
 
 ## demo: train llama-1m on the King James text with 8 ranks (replicate 2 x shard 4), 200 steps
 demo: all

@@ -25,8 +25,8 @@ static Status run_eval(Session *s) {
     if (r.stop)
         return STATUS_FAIL(STATUS_STOPPED, "the evaluation was stopped by a signal");
     if (s->world->rank == 0)
-        printf("step %lld  loss %.6f  tokens %lld  (%s)\n", (long long)s->progress.step, (double)r.loss, (long long)r.tokens,
-               s->start.set);
+        printf("step %lld  loss %.6f  tokens %lld  (%s)\n", (long long)s->progress.step, (double)r.loss,
+               (long long)r.tokens, s->start.set);
     return STATUS_OK;
 }
 
@@ -51,11 +51,24 @@ static Status run_command(Session *s, const Args *args, double start_s) {
     }
 }
 
-Status run_ranks(const Args *args, int *argc, char ***argv, bool *is_root) {
+static void report(const World *world) {
+    if (world->rank == 0)
+        fprintf(stderr, "dmuon-train: %s\n", status_trail());
+}
+
+bool run_refuse(int *argc, char ***argv) {
+    World world;
+    if (getenv("PMIX_RANK") == NULL || world_init(&world, argc, argv) != STATUS_OK)
+        return false;
+    report(&world);
+    world_finalize(&world);
+    return true;
+}
+
+Status run_ranks(const Args *args, int *argc, char ***argv, bool *reported) {
     const double start_s = job_start();
     World world;
     TRY(world_init(&world, argc, argv));
-    *is_root = world.rank == 0;
     Session session;
     const SessionOptions options = {.config_path = args->config,
                                     .overrides = args->overrides,
@@ -68,6 +81,9 @@ Status run_ranks(const Args *args, int *argc, char ***argv, bool *is_root) {
     if (status == STATUS_OK)
         status = run_command(&session, args, start_s);
     session_close(&session);
+    *reported = status != STATUS_OK;
+    if (*reported)
+        report(&world);
     world_finalize(&world);
     return status;
 }

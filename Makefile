@@ -22,6 +22,7 @@ DEBS_LINT = cppcheck clang-format
 DEBS_DIST = iproute2
 DEBS_BENCH = libopenblas-dev
 DEBS_FUZZ = clang libclang-rt-14-dev
+DEBS_SLURM = slurm-wlm munge
 
 SRC     = $(sort $(wildcard src/*/*.c))
 KERNELS = $(sort $(wildcard kernels/cpu/*.c))
@@ -35,7 +36,7 @@ DIST    = $(patsubst tests/dist/%.c,$(BUILD)/dist/%,$(sort $(wildcard tests/dist
 BENCH   = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard tests/bench/*.c)))
 PROGS   = $(BINDIR)/dmuon-train $(if $(wildcard src/cli/ckpt_main.c),$(BINDIR)/dmuon-ckpt)
 
-.PHONY: all deps deps-lint deps-dist deps-bench deps-fuzz demo check check-full unit reproduce bench fuzz lint format install clean help
+.PHONY: all deps deps-lint deps-dist deps-bench deps-fuzz deps-slurm demo check check-full unit reproduce bench fuzz lint format install clean help
 .DEFAULT_GOAL := all
 
 ## all: build bin/dmuon-train and bin/dmuon-ckpt
@@ -52,6 +53,9 @@ deps-bench:
 	$(Q)scripts/install_deps.sh $(DEBS_BENCH)
 deps-fuzz:
 	$(Q)scripts/install_deps.sh $(DEBS_FUZZ)
+# Only root can run Slurm's daemons; without them tests/dist/test_slurm.py is skipped and says why.
+deps-slurm:
+	$(Q)[ "$$(id -u)" -ne 0 ] || scripts/install_deps.sh $(DEBS_SLURM) || echo "no Slurm: tests/dist/test_slurm.py will be skipped"
 
 $(BUILD)/%.o: %.c | deps
 	@mkdir -p $(@D)
@@ -96,18 +100,19 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
 
 PYTEST = tests/cli tests/dist
 TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(BUILD) DM_BIN=$(BINDIR) \
-           ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=suppressions=tests/tsan.supp
+           ASAN_OPTIONS=fast_unwind_on_malloc=0 \
+           LSAN_OPTIONS=suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp
 
 ## demo: train llama-1m on the King James text with 8 ranks (replicate 2 x shard 4), 200 steps
 demo: all
 	$(Q)scripts/demo.sh $(BINDIR)
 
 ## check: the tests, within 20 minutes on two cores (SAN=address,undefined for sanitizers)
-check: all deps-lint deps-dist $(UNIT) $(DIST)
+check: all deps-lint deps-dist deps-slurm $(UNIT) $(DIST)
 	$(Q)$(TEST_ENV) scripts/run_tests.py $(UNIT) -- $(PYTEST)
 
 ## check-full: also what is too long for every change
-check-full: all deps-lint deps-dist $(UNIT) $(DIST)
+check-full: all deps-lint deps-dist deps-slurm $(UNIT) $(DIST)
 	$(Q)$(TEST_ENV) DM_SLOW=1 scripts/run_tests.py $(UNIT) -- $(PYTEST)
 
 unit: $(UNIT)

@@ -57,10 +57,10 @@ static void print_line(char *line, size_t capacity) {
     }
 }
 
-static _Noreturn void end_process(void) {
+static _Noreturn void end_process(int exit_code) {
     if (abort_hook != NULL)
-        abort_hook(FATAL_EXIT_CODE);
-    _exit(FATAL_EXIT_CODE);
+        abort_hook(exit_code);
+    _exit(exit_code);
 }
 
 void fatal(const char *fmt, ...) {
@@ -73,7 +73,15 @@ void fatal(const char *fmt, ...) {
     (void)vsnprintf(line + used, sizeof line - used, fmt, args);
     va_end(args);
     print_line(line, sizeof line);
-    end_process();
+    end_process(FATAL_EXIT_CODE);
+}
+
+void fatal_status(Status status) {
+    claim_the_end();
+    char line[LINE_BYTES];
+    (void)snprintf(line, sizeof line, "dmuon-train: %s%s", identity, status_trail());
+    print_line(line, sizeof line);
+    end_process(status_exit_code(status));
 }
 
 void fatal_assert(const char *cond, const char *file, int line) {

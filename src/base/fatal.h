@@ -10,6 +10,9 @@
 /* Prints one line "dmuon-train: rank R (host): <text>" to stderr and calls the abort hook with exit code 6;
  * without a hook it ends the process with _exit(6). Safe from any thread. */
 _Noreturn void fatal(const char *fmt, ...) DM_PRINTF(1, 2);
+/* The same for a failure of the world outside that one rank meets while others wait for it: the calling thread's trail,
+ * and the exit code of `status`. */
+_Noreturn void fatal_status(Status status);
 _Noreturn void fatal_assert(const char *cond, const char *file, int line);
 
 /* comm/world installs MPI_Abort here. `rank` < 0 means that no rank is printed. `host` is copied. */

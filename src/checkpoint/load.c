@@ -15,11 +15,15 @@
 
 Status load_open(const char *dir, Comm *world, Manifest *manifest) {
     TRY(comm_agree(world, manifest_read(dir, manifest)));
-    TRY(comm_agree(world, manifest_verify_listing(dir, manifest)));
-    Status status = STATUS_OK;
-    for (int f = comm_rank(world); f < manifest->file_count && status == STATUS_OK; f += comm_size(world))
-        status = manifest_verify_file(dir, manifest, f);
-    return comm_agree(world, status);
+    Status status = comm_agree(world, manifest_verify_listing(dir, manifest));
+    if (status == STATUS_OK) {
+        for (int f = comm_rank(world); f < manifest->file_count && status == STATUS_OK; f += comm_size(world))
+            status = manifest_verify_file(dir, manifest, f);
+        status = comm_agree(world, status);
+    }
+    if (status != STATUS_OK)
+        manifest_deinit(manifest);
+    return status;
 }
 
 typedef struct Differences {
@@ -53,13 +57,15 @@ Status load_check_config(const char *dir, const Manifest *manifest, const Config
         str_printf(&d.lines, "\n    segments after lowering: saved %d, now %d (can never change on resume)",
                    manifest->segments, segments);
     if (data_identity && strcmp(manifest->data_identity, data_identity) != 0 && !allowed(config, "data.train"))
-        str_printf(&d.lines, "\n    data.train: the files differ in name, size or contents from those of the saved run");
+        str_printf(&d.lines,
+                   "\n    data.train: the files differ in name, size or contents from those of the saved run");
     Status status = STATUS_OK;
     if (d.lines.len > 0)
-        status = STATUS_FAIL(STATUS_CHECKPOINT,
-                             "checkpoint %s belongs to a run with another identity:%s\n  to continue with the change on purpose "
-                             "name the key in checkpoint.allow_changes; to start anew set run.dir or checkpoint.resume=none",
-                             dir, d.lines.text);
+        status = STATUS_FAIL(
+            STATUS_CHECKPOINT,
+            "checkpoint %s belongs to a run with another identity:%s\n  to continue with the change on purpose "
+            "name the key in checkpoint.allow_changes; to start anew set run.dir or checkpoint.resume=none",
+            dir, d.lines.text);
     str_deinit(&d.lines);
     return status;
 }
@@ -110,8 +116,8 @@ static Status check_shape(const char *dir, const SetTensor *want, const StTensor
         same = have->dim[i] == want->dim[i];
     if (!same)
         return STATUS_FAIL(STATUS_CHECKPOINT,
-                           "checkpoint %s: tensor %s has %d dims starting [%lld, %lld], the model wants [%lld, %lld]", dir,
-                           want->name, have->ndim, (long long)have->dim[0], (long long)have->dim[1],
+                           "checkpoint %s: tensor %s has %d dims starting [%lld, %lld], the model wants [%lld, %lld]",
+                           dir, want->name, have->ndim, (long long)have->dim[0], (long long)have->dim[1],
                            (long long)want->dim[0], (long long)want->dim[1]);
     return STATUS_OK;
 }
@@ -130,8 +136,8 @@ static Status check_tensors(const char *dir, const HfDir *files, const Plan *pla
         status = check_shape(dir, &set.tensor[t], hf_find(files, set.tensor[t].name, &file));
     }
     if (status == STATUS_OK && !weights_only && hf_count(files) != wanted)
-        status = STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s holds %d tensors, the model has %d", dir, hf_count(files),
-                             wanted);
+        status = STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s holds %d tensors, the model has %d", dir,
+                             hf_count(files), wanted);
     set_tensors_destroy(&set);
     return status;
 }
@@ -151,7 +157,8 @@ static Status read_all(const char *dir, const HfDir *files, Parallel *parallel, 
     return comm_agree(world, reader.status);
 }
 
-Status load_state(const char *dir, Parallel *parallel, const Plan *plan, Device *device, Comm *world, bool weights_only) {
+Status load_state(const char *dir, Parallel *parallel, const Plan *plan, Device *device, Comm *world,
+                  bool weights_only) {
     HfDir files = {0};
     TRY(comm_agree(world, hf_open_set(&files, dir)));
     const Status status = read_all(dir, &files, parallel, plan, device, world, weights_only);

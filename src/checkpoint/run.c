@@ -34,10 +34,14 @@ static int count_missing(const char *path) {
     return missing;
 }
 
+static void read_holder(int fd, char *holder, size_t capacity) {
+    const ssize_t n = pread(fd, holder, capacity - 1, 0);
+    holder[n > 0 ? (size_t)n : 0] = '\0';
+}
+
 static Status held_by_other(const char *dir, const char *path, int fd) {
     char holder[256] = "";
-    const ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
-    holder[n > 0 ? (size_t)n : 0] = '\0';
+    read_holder(fd, holder, sizeof holder);
     holder[strcspn(holder, "\n")] = '\0';
     return STATUS_FAIL(STATUS_CHECKPOINT,
                        "run directory %s is in use by %s (lock %s): wait for it to end or stop it, or choose another "
@@ -45,9 +49,7 @@ static Status held_by_other(const char *dir, const char *path, int fd) {
                        dir, holder[0] != '\0' ? holder : "another process", path);
 }
 
-static Status write_holder(int fd, const char *path, const char *host) {
-    char holder[256];
-    str_format(holder, sizeof holder, "pid %ld on host %.128s\n", (long)getpid(), host);
+static Status write_holder(int fd, const char *path, const char *holder) {
     if (ftruncate(fd, 0) != 0)
         return STATUS_FAIL(STATUS_CONFIG, "%s: %s", path, strerror(errno));
     return file_pwrite(fd, holder, strlen(holder), 0, path, STATUS_CONFIG);
@@ -62,8 +64,13 @@ static Status take_lock(RunDir *run, const char *host) {
         return STATUS_FAIL(STATUS_CONFIG,
                            "run directory %s cannot be written: %s: choose another with run.dir=", run->dir,
                            strerror(errno));
-    if (flock(run->fd, LOCK_EX | LOCK_NB) == 0)
-        return write_holder(run->fd, path, host);
+    if (flock(run->fd, LOCK_EX | LOCK_NB) == 0) {
+        char holder[256];
+        str_format(holder, sizeof holder, "pid %ld on host %.128s\n", (long)getpid(), host);
+        read_holder(run->fd, run->holder_before, sizeof run->holder_before);
+        run->restore = !run->created_lock;
+        return write_holder(run->fd, path, holder);
+    }
     run->created_lock = false;
     if (errno == EWOULDBLOCK)
         return held_by_other(run->dir, path, run->fd);
@@ -75,10 +82,13 @@ Status run_lock(RunDir *run, const char *dir, const char *host) {
     if (strlen(dir) >= sizeof run->dir)
         return STATUS_FAIL(STATUS_CONFIG, "run.dir has more than %zu bytes", sizeof run->dir - 1);
     str_format(run->dir, sizeof run->dir, "%s", dir);
-    const int missing = count_missing(dir);
-    TRY(file_make_dirs(dir, STATUS_CONFIG));
-    run->created_dirs = missing;
-    const Status status = take_lock(run, host);
+    run->created_dirs = count_missing(dir);
+    Status status = file_make_dirs(dir, STATUS_CONFIG);
+    if (status != STATUS_OK)
+        status = STATUS_FAIL(STATUS_CONFIG, "run directory %s cannot be made: %.*s: choose another with run.dir=", dir,
+                             (int)strcspn(status_trail(), "\n"), status_trail());
+    else
+        status = take_lock(run, host);
     if (status != STATUS_OK)
         run_lock_abandon(run);
     return status;
@@ -95,9 +105,13 @@ void run_lock_abandon(RunDir *run) {
     str_path_join(path, sizeof path, run->dir, "lock");
     if (run->created_lock)
         (void)unlink(path);
+    if (run->restore && write_holder(run->fd, path, run->holder_before) != STATUS_OK)
+        status_trail_clear(); /* a note of who held it: nothing depends on it */
     run_unlock(run);
     str_format(path, sizeof path, "%s", run->dir);
-    for (int i = 0; i < run->created_dirs && rmdir(path) == 0; i++) { /* stops at the first that is not empty */
+    for (int i = 0; i < run->created_dirs; i++) {
+        if (rmdir(path) != 0 && errno != ENOENT) /* not empty: somebody else's too; absent: never made */
+            break;
         char *slash = strrchr(path, '/');
         if (slash == NULL)
             break;
@@ -148,6 +162,8 @@ static Status read_log_id(const char *dir, char run_id[RUN_ID]) {
 
 static Status decide_set(RunStart *start, const char *dir, const char *set) {
     Manifest manifest;
+    if (!file_exists(set))
+        return STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s does not exist: name a set with checkpoint.resume=", set);
     TRY(manifest_read(set, &manifest));
     str_format(start->set, sizeof start->set, "%s", set);
     str_format(start->run_id, sizeof start->run_id, "%s", manifest.run_id);

@@ -16,7 +16,9 @@ typedef struct RunDir {
     int fd; /* -1: not held */
     char dir[1024];
     bool created_lock; /* by this start, for run_lock_abandon */
-    int created_dirs;  /* innermost directories of the path made by this start */
+    bool restore;      /* the lock file was there, for run_lock_abandon */
+    char holder_before[256];
+    int created_dirs; /* innermost directories of the path made by this start */
 } RunDir;
 
 /* Makes the directory if it is absent and takes the flock on <dir>/lock, which the kernel gives back when the process

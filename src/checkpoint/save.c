@@ -22,6 +22,7 @@ struct Saver {
     bool in_flight; /* a thread to join                    */
     bool done;      /* under lock: the thread has finished */
     bool reported;
+    double waited_ms; /* for the save before the next one */
     SaveReport report;
 };
 
@@ -70,10 +71,9 @@ static void *write_set(void *arg) {
 }
 
 void saver_begin(Saver *s, const SaveState *state, bool background) {
-    const int64_t wait = clock_ns();
-    join(s);
-    DM_ASSERT(s->reported);
-    s->report = (SaveReport){.state = *state, .wait_ms = clock_ms_since(wait)};
+    DM_ASSERT(s->reported && !s->in_flight);
+    s->report = (SaveReport){.state = *state, .wait_ms = s->waited_ms};
+    s->waited_ms = 0;
     const int64_t start = clock_ns();
     if (!s->have_snapshot)
         snapshot_create(&s->snapshot, &s->set, comm_rank(s->options.world));
@@ -92,8 +92,11 @@ void saver_begin(Saver *s, const SaveState *state, bool background) {
 bool saver_poll(Saver *s, bool wait, SaveReport *report) {
     if (s->reported)
         return false;
-    if (wait)
+    if (wait && s->in_flight) {
+        const int64_t start = clock_ns();
         join(s);
+        s->waited_ms += clock_ms_since(start);
+    }
     pthread_mutex_lock(&s->lock);
     const bool done = s->done;
     pthread_mutex_unlock(&s->lock);

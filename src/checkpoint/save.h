@@ -1,5 +1,6 @@
-/* Saving a set: whole logical tensors in safetensors files, each written by one rank, in parallel, into a temporary directory that is renamed once
- * complete. With `background` the state is copied to host buffers and a thread writes it while training goes on. */
+/* Saving a set: whole logical tensors in safetensors files, each written by one rank, in parallel, into a temporary
+ * directory that is renamed once complete. With `background` the state is copied to host buffers and a thread writes it
+ * while training goes on. */
 #ifndef DMUON_CHECKPOINT_SAVE_H
 #define DMUON_CHECKPOINT_SAVE_H
 
@@ -9,7 +10,7 @@
 typedef struct Saver Saver; /* opaque, owned by the session */
 
 typedef struct SaverOptions {
-    const Config *config;   /* all borrowed */
+    const Config *config; /* all borrowed */
     const Plan *plan;
     Parallel *parallel;
     Device *device;
@@ -27,9 +28,9 @@ typedef struct SaveState {
 typedef struct SaveReport {
     SaveState state;
     Status status;
-    char trail[4096]; /* when it failed */
-    char dir[1200];   /* when it worked */
-    int64_t nbytes;   /* of all files */
+    char trail[4096];                  /* when it failed */
+    char dir[1200];                    /* when it worked */
+    int64_t nbytes;                    /* of all files */
     double copy_ms, write_ms, wait_ms; /* copying the state; writing; waiting for the save before */
 } SaveReport;
 
@@ -38,7 +39,8 @@ DM_NODISCARD Status saver_create(Saver **saver, const SaverOptions *options);
 void saver_destroy(Saver *saver); /* joins the thread */
 /* Begins a save: waits for the one in flight, copies the state, writes (background: in a thread). Collective. */
 void saver_begin(Saver *saver, const SaveState *state, bool background);
-/* A finished save that was not reported yet: true, once each. wait: also waits for the one in flight. Local; every rank gets the same status. */
+/* A finished save that was not reported yet: true, once each. wait: also waits for the one in flight. Local; every rank
+ * gets the same status. */
 bool saver_poll(Saver *saver, bool wait, SaveReport *report);
 
 #endif

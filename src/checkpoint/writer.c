@@ -47,12 +47,11 @@ static Status output_close(Output *out, Status status) {
     return status;
 }
 
-static Status write_contents(Output *out, const Snapshot *snapshot, const int *which, int count,
-                             const char *header, int64_t header_nbytes) {
+static Status write_contents(Output *out, const Snapshot *snapshot, const int *which, int count, const char *header,
+                             int64_t header_nbytes) {
     TRY(output_write(out, header, (size_t)header_nbytes));
     for (int i = 0; i < count; i++)
-        TRY(output_write(out, snapshot->data[which[i]],
-                         (size_t)snapshot->set->tensor[which[i]].numel * sizeof(float)));
+        TRY(output_write(out, snapshot->data[which[i]], (size_t)snapshot->set->tensor[which[i]].numel * sizeof(float)));
     return STATUS_OK;
 }
 
@@ -194,6 +193,14 @@ static Status begin_set(const SaverOptions *options, const Snapshot *snapshot, c
     return set_begin(options->run_dir, state->step);
 }
 
+/* Rank 0: half a set would only take room. The reason of the failure stays the trail. */
+static void discard(const SaverOptions *options) {
+    char *why = heap_strdup(status_trail());
+    if (set_remove_stale(options->run_dir) != STATUS_OK)
+        status_trail_set(why);
+    heap_free(why);
+}
+
 Status writer_run(const SaverOptions *options, Comm *comm, const Snapshot *snapshot, const SaveState *state,
                   int64_t *nbytes) {
     const int rank = comm_rank(comm);
@@ -212,6 +219,8 @@ Status writer_run(const SaverOptions *options, Comm *comm, const Snapshot *snaps
             status = complete(options, dir, snapshot->set, state, &manifest);
         status = comm_agree(comm, status);
     }
+    if (status != STATUS_OK && rank == 0)
+        discard(options);
     *nbytes = 0;
     for (int f = 0; f < manifest.file_count; f++)
         *nbytes += manifest.file[f].nbytes;

@@ -21,7 +21,7 @@ static double job_start(void) {
 
 static Status run_eval(Session *s) {
     EvalResult r;
-    TRY(eval_run(s, &r));
+    eval_run(s, &r);
     if (r.stop)
         return STATUS_FAIL(STATUS_STOPPED, "the evaluation was stopped by a signal");
     if (s->world->rank == 0)

@@ -54,8 +54,8 @@ static void check_allocated(Config c) {
                      parallel_nbytes(parallel));
     parallel_destroy(parallel);
     device_destroy(device);
-    mesh_destroy(&mesh);
     comm_destroy(mesh.world);
+    mesh_destroy(&mesh);
     planned_destroy(p);
 }
 

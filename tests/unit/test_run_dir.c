@@ -98,6 +98,7 @@ static void test_a_directory_that_cannot_be_made_is_a_clear_error(void **state) 
     RunDir lock;
     assert_int_equal(run_lock(&lock, scratch_path(dir, "log.jsonl/run"), "h"), STATUS_CONFIG);
     assert_non_null(strstr(status_trail(), "log.jsonl"));
+    assert_non_null(strstr(status_trail(), "run.dir="));
     assert_int_equal(run_lock(&lock, scratch_path(dir, "log.jsonl"), "h"), STATUS_CONFIG);
     assert_string_equal(read_log(), "a file, not a directory");
 }
@@ -194,7 +195,7 @@ static void test_a_path_resumes_its_own_run_only(void **state) {
     assert_int_equal(run_decide(&start, dir, set, NULL), STATUS_OK);
     assert_true(start.keep_log);
     scratch_destroy(other);
-    expect_refusal(run_decide(&start, dir, set, NULL), set, "No such file");
+    expect_refusal(run_decide(&start, dir, set, NULL), set, "does not exist");
 }
 
 static void test_a_log_is_moved_to_the_first_free_number(void **state) {

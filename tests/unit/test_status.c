@@ -123,6 +123,19 @@ static void test_fatal_prints_one_line_and_exits_with_6(void **state) {
     assert_string_equal(text, "dmuon-train: rank 3 (node-b): unit 5 of publish is stuck\n");
 }
 
+static void die_of_a_failure(void *arg) {
+    fatal_set_identity(1, "node-a");
+    fatal_status(STATUS_FAIL(STATUS_DATA, "%s: token 9 is outside the vocabulary", (const char *)arg));
+}
+
+static void test_fatal_status_prints_the_trail_and_exits_with_the_code_of_the_status(void **state) {
+    (void)state;
+    char text[512];
+    assert_int_equal(death_run(die_of_a_failure, "shard.bin", text, sizeof text), 3);
+    const char *sentence = "dmuon-train: rank 1 (node-a): shard.bin: token 9 is outside the vocabulary\n    at ";
+    assert_ptr_equal(strstr(text, sentence), text);
+}
+
 static void hook(int exit_code) {
     (void)fprintf(stderr, "hook %d\n", exit_code);
     (void)fflush(stderr);
@@ -183,6 +196,7 @@ int main(void) {
         cmocka_unit_test(test_each_thread_has_its_own_trail),
         cmocka_unit_test(test_exit_codes_are_those_of_the_table),
         cmocka_unit_test(test_fatal_prints_one_line_and_exits_with_6),
+        cmocka_unit_test(test_fatal_status_prints_the_trail_and_exits_with_the_code_of_the_status),
         cmocka_unit_test(test_assertion_calls_the_hook_once_even_when_the_hook_fails),
         cmocka_unit_test(test_of_two_threads_that_die_one_speaks_and_the_hook_finishes),
     };

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Speed as ratios of one run: prints a table (figure, value, bar, ok) and writes the figures to build/bench.json.
+
+The three programs of tests/bench measure one thread's processor time; whole steps are wall time, two ranks and one in
+turn, so that a slow moment of the machine meets both. A figure below its bar is shown and does not fail the command:
+on a machine that does other work no wall time is a verdict.
+"""
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / os.environ.get("DM_BUILD", "build/release")
+BIN = ROOT / os.environ.get("DM_BIN", "bin")
+
+BARS = {
+    "gemm_vs_openblas_geomean": 0.90,
+    "gemm_vs_openblas_min": 0.75,
+    "train_mfu_1rank": 0.70,
+    "ns_gram_vs_peak": 0.75,
+    "scaling_2ranks": 1.7,
+}
+# One thread per rank; nothing but steps. The text is bytes, which any vocabulary of at least 256 can read.
+STEPS_ONLY = ["threads=1", "train.eval_every=0", "train.sample_every=0", "checkpoint.every=0"]
+LLAMA_60M = ["model=models/llama-60m.yaml", "batch.micro=2", "batch.seq_len=512"]
+ROUNDS = 2  # of every pair of runs that is compared
+WARM_UP = 1  # steps of a run that touch memory for the first time
+
+
+def fail(what: str) -> None:
+    sys.exit(f"bench.py: {what}")
+
+
+def run(command: list[str]) -> str:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        fail(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def program(name: str, *args: str) -> dict:
+    print(f"  {name} {' '.join(args)}".rstrip(), file=sys.stderr, flush=True)
+    return json.loads(run([str(BUILD / "bench" / name), *args]))
+
+
+def train(ranks: int, config: str, *overrides: str) -> list[dict]:
+    """The records of a run's log."""
+    print(f"  dmuon-train on {ranks} rank(s): {' '.join(overrides)}", file=sys.stderr, flush=True)
+    directory = tempfile.mkdtemp(prefix="dmuon-bench-")
+    try:
+        run(["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), str(BIN / "dmuon-train"),
+             config, *STEPS_ONLY, f"run.dir={directory}", *overrides])
+        return [json.loads(line) for line in (Path(directory) / "log.jsonl").read_text().splitlines()]
+    finally:
+        shutil.rmtree(directory)
+
+
+def steps(records: list[dict]) -> list[dict]:
+    return [r for r in records if r["event"] == "step"][WARM_UP:]
+
+
+def step_ms(records: list[dict]) -> list[float]:
+    return [r["step_ms"] for r in steps(records)]
+
+
+def optimizer_ms(records: list[dict]) -> float:
+    return statistics.median(r["phase_ms"]["optimizer"] for r in steps(records))
+
+
+def kernels(figures: dict) -> None:
+    gemm = program("bench_gemm")
+    leaf = program("bench_train", "llama-60m")
+    demo = program("bench_train", "demo", "41")
+    newton_schulz = program("bench_newton_schulz")
+    for name in ("gemm_vs_openblas_geomean", "gemm_vs_openblas_min"):
+        figures[name] = gemm[name]
+    figures["gemm_peak_gflops"] = leaf["peak_gflops"]
+    figures["train_mfu_1rank"] = leaf["train_mfu_1rank"]
+    figures["train_mfu_1rank_demo"] = demo["train_mfu_1rank"]
+    figures["ns_gram_vs_peak"] = newton_schulz["ns_gram_vs_peak"]
+    for size in newton_schulz["sizes"]:
+        figures[f"ns_gram_vs_peak_{size['m']}x{size['n']}"] = size["ratio"]
+
+
+def scaling(figures: dict) -> None:
+    """Whole steps of llama-60m, 8 x 512 tokens: two ranks against one."""
+    times: dict[int, list[float]] = {1: [], 2: []}
+    share = []
+    for _ in range(ROUNDS):
+        for ranks in times:
+            records = train(ranks, "configs/kjv-one.yaml", *LLAMA_60M, "batch.global=8", f"mesh.shard={ranks}",
+                            f"train.steps={ranks + 1}")
+            times[ranks] += step_ms(records)
+            if ranks == 1:
+                share += [r["phase_ms"]["optimizer"] / r["step_ms"] for r in steps(records)]
+    one, two = (statistics.median(times[ranks]) for ranks in (1, 2))
+    figures["scaling_2ranks"] = one / two
+    figures["step_ms_1rank"] = one
+    figures["step_ms_2ranks"] = two
+    figures["optimizer_share_1rank"] = statistics.median(share)
+
+
+def optimizers(figures: dict) -> None:
+    """The update of llama-60m on one rank: Muon for the layers' matrices, or AdamW for all of them but one (Muon
+    without a matrix is refused). One leaf a step, for the update does not depend on the batch."""
+    small = [*LLAMA_60M, "batch.global=2", "train.steps=3"]
+    figures["optimizer_ms_muon"] = optimizer_ms(train(1, "configs/kjv-one.yaml", *small))
+    one_matrix = 'optimizer.muon.match=["model.layers.0.self_attn.q_proj.weight"]'
+    figures["optimizer_ms_adamw"] = optimizer_ms(train(1, "configs/kjv-one.yaml", *small, one_matrix))
+
+
+def publishing(figures: dict) -> None:
+    """The demo model on two replicas: new weights published behind the next forward pass, or waited for."""
+    times: dict[str, list[float]] = {"true": [], "false": []}
+    for _ in range(ROUNDS):
+        for mode in times:
+            records = train(2, "configs/kjv-one.yaml", "mesh.replicate=2", "train.steps=8",
+                            f"optimizer.muon.replicate_async={mode}")
+            times[mode] += step_ms(records)
+    figures["step_ms_async"] = statistics.median(times["true"])
+    figures["step_ms_sync"] = statistics.median(times["false"])
+
+
+def saving(figures: dict) -> None:
+    """A checkpoint of llama-60m: what the run waits for, and what a thread writes behind it."""
+    records = train(1, "configs/kjv-one.yaml", *LLAMA_60M, "batch.global=2", "train.steps=1", "checkpoint.every=1")
+    saved = next(r for r in records if r["event"] == "checkpoint")
+    figures["checkpoint_copy_ms"] = saved["copy_ms"]
+    figures["checkpoint_write_ms"] = saved["write_ms"]
+    figures["checkpoint_write_mib_per_s"] = saved["bytes"] / 2**20 / (saved["write_ms"] * 1e-3)
+
+
+def print_table(figures: dict) -> None:
+    print(f"{'figure':<30} {'value':>10} {'bar':>6}  ok")
+    for name, value in figures.items():
+        bar = BARS.get(name)
+        verdict = "" if bar is None else "yes" if value >= bar else "NO"
+        shown = f"{value:.3f}" if value < 100 else f"{value:.0f}"
+        print(f"{name:<30} {shown:>10} {'' if bar is None else bar:>6}  {verdict}".rstrip())
+
+
+def main() -> None:
+    figures: dict[str, float] = {}
+    for part in (kernels, scaling, optimizers, publishing, saving):
+        part(figures)
+    path = ROOT / "build" / "bench.json"
+    path.write_text(json.dumps(figures, indent=2) + "\n")
+    print_table(figures)
+    print(f"written to {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -58,6 +58,7 @@ typedef void (*KernelFn)(const KernelCtx *ctx, const void *args);
     X(SWIGLU_FORWARD,       SwigluForward,      swiglu_forward)       \
     X(SWIGLU_BACKWARD,      SwigluBackward,     swiglu_backward)      \
     X(LOSS_MAX,             LossMax,            loss_max)             \
+    X(LOSS_SELECT,          LossSelect,         loss_select)          \
     X(LOSS_SUM,             LossSum,            loss_sum)             \
     X(LOSS_GRAD,            LossGrad,           loss_grad)            \
     X(LANE_MEAN,            LaneMean,           lane_mean)            \
@@ -274,6 +275,16 @@ typedef struct LossMax {
     const int32_t *target;
     int64_t n, ld, cols, first_col;
 } LossMax;
+
+/* Completes a cut vocabulary from every rank's part: max[i] = maximum over r of parts[r][0][i]; z_t[i] = parts[r][1][i] of
+ * the rank r = target[i] / rank_cols that holds the target, selected, never added.   parts [ranks][2][n] */
+typedef struct LossSelect {
+    float *max, *z_t;
+    const float *parts;
+    const int32_t *target;
+    int64_t n, rank_cols;
+    int ranks;
+} LossSelect;
 
 /* sum[i] = tree over the nsegments local segments (of `segment` columns, cut off at cols, possibly empty) of the lane
  * sums of exp(z - max). */

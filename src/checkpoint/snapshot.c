@@ -87,10 +87,7 @@ void snapshot_take(Snapshot *snapshot, Parallel *parallel, const Plan *plan, Str
     Walk walk = {.snapshot = snapshot, .compute = compute, .writer = me};
     parallel_drain(parallel);
     store_visit(parallel_store(parallel), copy_own_piece, &walk);
-    /* only replicate row 0 holds primary pieces of tensors that somebody else may write */
     for (int from = 0; from < size; from++) {
-        if (mesh_coord(plan->mesh, from).replicate != 0)
-            continue;
         for (int to = 0; to < size; to++)
             if (to != from && (me == from || me == to))
                 exchange(walk, parallel, plan, comm, from, to);

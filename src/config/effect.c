@@ -15,9 +15,6 @@ static const struct {
     {"precision.compute", "bf16"},
     {"precision.wire", "bf16"},
     {"precision.grad_reduce", "bf16"},
-    {"parallel.data", "ddp"},
-    {"parallel.recompute", "layer"},
-    {"mesh.tp", NULL},
     {"comm.reduce", "native"},
     {"comm.transport", "nccl"},
 };

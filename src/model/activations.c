@@ -44,6 +44,9 @@ static void head_layout(HeadActs *head, const Leaf *leaf, Arena *arena) {
     head->sum = push(arena, N);
     head->z_t = push(arena, N);
     head->token_loss = push(arena, N);
+    const int T = leaf->tp != NULL ? comm_size(leaf->tp) : 1;
+    head->parts = push(arena, T > 1 ? 2 * N * T : 0);
+    head->all_logits = push(arena, T > 1 ? leaf->shape->V : 0);
     head->loss = push(arena, 1);
     head->window_sum = push(arena, leaf->B);
 }
@@ -70,7 +73,7 @@ void activations_layout(Activations *acts, const Leaf *leaf, bool recompute, Are
             attention_layout(a, leaf, arena);
             mlp_layout(a, leaf, arena);
         }
-        a->x = push(arena, N * leaf->shape->C);
+        a->x = push(arena, N * leaf->shape->C + 1); /* one more: an even count for embedding_forward */
     }
     head_layout(&acts->head, leaf, arena);
     scratch_layout(&acts->scratch, leaf, arena);

@@ -30,6 +30,8 @@ typedef struct HeadActs {
     float *h, *rstd;        /* [N,C], [N] after the final norm                            */
     float *logits;          /* [N,V], columns [0, vocab) are defined; then their gradient */
     float *max, *sum, *z_t; /* [N]                                                        */
+    float *parts;           /* [tp][2][N] every rank's maxima and target logits, under tp     */
+    float *all_logits;      /* [V] of one row, under tp                                       */
     float *token_loss;      /* [N]                                                        */
     float *loss;            /* [1] of the leaf                                            */
     float *window_sum;      /* [B]                                                        */

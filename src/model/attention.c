@@ -49,7 +49,8 @@ static Norm head_norm(const Leaf *leaf, const UnitParams *p, Heads heads) {
                   .tokens = leaf_tokens(leaf),
                   .heads = heads.count,
                   .d = leaf->shape->D,
-                  .runs = leaf->local.kv_runs};
+                  .runs = leaf->local.kv_runs,
+                  .cut_heads = true};
 }
 
 static void heads_forward(const Leaf *leaf, const UnitParams *p, const float *h, Heads heads) {
@@ -72,7 +73,7 @@ static void projection_grads(const Leaf *leaf, const UnitParams *p, const float 
 /* dx: in the gradient of what attention took, out that of the projection's output. */
 static void heads_backward(const Leaf *leaf, const UnitParams *p, float *dx, const float *h, Heads heads) {
     rotate(leaf, dx, heads.count, true);
-    if (heads.raw != NULL) /* the gain is not cut: its gradient is complete after the tree over the tp ranks' runs */
+    if (heads.raw != NULL)
         norm_backward(leaf, head_norm(leaf, p, heads), dx, dx, NULL, p->grad[heads.norm]);
     projection_grads(leaf, p, dx, h, heads);
 }

@@ -17,19 +17,37 @@ void head_logits(const Leaf *leaf, HeadParams params, const HeadActs *acts, int6
     linear_forward(leaf, logit_dims(leaf, rows), acts->logits, acts->h, params.weight, NULL);
 }
 
-/* The maximum, the sum and the target's logit stand between the three calls: there a vocabulary that is cut over tp
- * ranks is completed (maximum; tree over ranks; the owner's). */
-void head_token_loss(const Leaf *leaf, const HeadActs *acts, const int32_t *targets) {
+/* The maximum of each row and its target's logit; of a cut vocabulary every rank finds its own and selects among all. */
+static void row_maxima(const Leaf *leaf, const HeadActs *acts, const int32_t *targets) {
     const LocalShape *local = &leaf->local;
     const int64_t N = leaf_tokens(leaf);
-    ops_loss_max(leaf->stream, (LossMax){.max = acts->max,
-                                         .z_t = acts->z_t,
+    const int ranks = comm_size(leaf->tp);
+    float *mine = ranks > 1 ? acts->parts + 2 * N * comm_rank(leaf->tp) : NULL;
+    ops_loss_max(leaf->stream, (LossMax){.max = mine ? mine : acts->max,
+                                         .z_t = mine ? mine + N : acts->z_t,
                                          .z = acts->logits,
                                          .target = targets,
                                          .n = N,
                                          .ld = local->V,
                                          .cols = local->vocab,
                                          .first_col = local->first_id});
+    if (ranks == 1)
+        return;
+    comm_all_gather(leaf->tp, leaf->stream, mine, acts->parts, 2 * N, DTYPE_F32,
+                    leaf_tag(leaf, "tp row maxima", 2 * N * ranks));
+    ops_loss_select(leaf->stream, (LossSelect){.max = acts->max,
+                                               .z_t = acts->z_t,
+                                               .parts = acts->parts,
+                                               .target = targets,
+                                               .n = N,
+                                               .rank_cols = local->V,
+                                               .ranks = ranks});
+}
+
+/* The soft-max denominators: the segments' tree goes on across the tp ranks. */
+static void row_sums(const Leaf *leaf, const HeadActs *acts) {
+    const LocalShape *local = &leaf->local;
+    const int64_t N = leaf_tokens(leaf);
     ops_loss_sum(leaf->stream, (LossSum){.sum = acts->sum,
                                          .z = acts->logits,
                                          .max = acts->max,
@@ -38,6 +56,14 @@ void head_token_loss(const Leaf *leaf, const HeadActs *acts, const int32_t *targ
                                          .cols = local->vocab,
                                          .segment = local->V / local->segments,
                                          .nsegments = local->segments});
+    comm_all_reduce(leaf->tp, leaf->stream, acts->sum, acts->sum, N, DTYPE_F32, leaf_tag(leaf, "tp row sums", N));
+}
+
+void head_token_loss(const Leaf *leaf, const HeadActs *acts, const int32_t *targets) {
+    const LocalShape *local = &leaf->local;
+    const int64_t N = leaf_tokens(leaf);
+    row_maxima(leaf, acts, targets);
+    row_sums(leaf, acts);
     ops_loss_grad(leaf->stream, (LossGrad){.loss = acts->token_loss,
                                            .z = acts->logits,
                                            .max = acts->max,
@@ -67,6 +93,15 @@ void head_window_sums(const Leaf *leaf, const HeadActs *acts) {
     ops_lane_mean(
         leaf->stream,
         (LaneMean){.out = acts->window_sum, .x = acts->token_loss, .rows = leaf->B, .n = leaf->T, .factor = 1.0f});
+}
+
+const float *head_whole_logits(const Leaf *leaf, const HeadActs *acts) {
+    const int64_t V = leaf->local.V;
+    if (comm_size(leaf->tp) == 1)
+        return acts->logits;
+    comm_all_gather(leaf->tp, leaf->stream, acts->logits, acts->all_logits, V, DTYPE_F32,
+                    leaf_tag(leaf, "tp logits", V * comm_size(leaf->tp)));
+    return acts->all_logits;
 }
 
 static void logits_backward(const Leaf *leaf, const HeadActs *acts, const int32_t *targets) {

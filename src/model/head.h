@@ -23,6 +23,9 @@ void head_leaf_loss(const Leaf *leaf, const HeadActs *acts);
 /* acts->window_sum [B] = the sum of each sequence's token losses. */
 void head_window_sums(const Leaf *leaf, const HeadActs *acts);
 
+/* The first row of acts->logits over the whole vocabulary [V] (device). Collective over tp. */
+const float *head_whole_logits(const Leaf *leaf, const HeadActs *acts);
+
 /* Turns the logits into their gradient, writes the gradients of the parameters, and that of acts->x to scratch->dx. */
 void head_backward(const Leaf *leaf, HeadParams params, const HeadActs *acts, const int32_t *targets,
                    const Scratch *scratch);

@@ -28,7 +28,13 @@ typedef struct Leaf {
     LocalShape local;
     RopeTables rope;
     int64_t B, T;
+    bool counted; /* in a step: its messages count as traffic */
 } Leaf;
+
+/* The tag of a message of `nelem` floats over tp. */
+static inline CommTag leaf_tag(const Leaf *leaf, const char *what, int64_t nelem) {
+    return (CommTag){.what = what, .unit = -1, .payload = leaf->counted ? nelem * (int64_t)sizeof(float) : 0};
+}
 
 static inline int64_t leaf_tokens(const Leaf *leaf) {
     return leaf->B * leaf->T;

@@ -11,8 +11,7 @@ LinearDims linear_dims(int64_t rows, int64_t out, int64_t in) {
 
 /* The end of every segmented product: this rank's segments are combined, the tree goes on across the tp ranks. */
 static void linear_reduce(const Leaf *leaf, float *y, int64_t n) {
-    const CommTag tag = {.what = "tp partial sums", .unit = -1, .payload = n * (int64_t)sizeof(float)};
-    comm_all_reduce(leaf->tp, leaf->stream, y, y, n, DTYPE_F32, tag);
+    comm_all_reduce(leaf->tp, leaf->stream, y, y, n, DTYPE_F32, leaf_tag(leaf, "tp partial sums", n));
 }
 
 void linear_forward(const Leaf *leaf, LinearDims dims, float *y, const float *x, const float *w, const float *bias) {

@@ -208,7 +208,9 @@ static void backward_embedding(const Model *m, const Leaf *leaf) {
  */
 
 void model_forward_backward(Model *model, const int32_t *tokens, const int32_t *targets) {
-    const Leaf *leaf = &model->leaf;
+    Leaf counted = model->leaf;
+    counted.counted = true;
+    const Leaf *leaf = &counted;
     const int64_t begin = clock_ns();
     forward_layers(model, leaf, tokens);
     forward_head(model, leaf, targets);
@@ -241,7 +243,8 @@ void model_logits(Model *model, const int32_t *tokens, int64_t n, float *logits)
     unit_acquire(model, head_unit(model), false);
     head_logits(&leaf, head_params(model), &model->acts.head, n - 1, 1);
     forward_release(model);
-    device_copy_to_host(leaf.stream, logits, model->acts.head.logits, (size_t)leaf.local.vocab * sizeof *logits);
+    device_copy_to_host(leaf.stream, logits, head_whole_logits(&leaf, &model->acts.head),
+                        (size_t)leaf.shape->vocab * sizeof *logits);
 }
 
 float model_loss(Model *model) {

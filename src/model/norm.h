@@ -12,6 +12,7 @@ typedef struct Norm {
     float *rstd;           /* [tokens, heads] written by the forward, read by the backward  */
     int64_t tokens, heads; /* heads 1: a norm over the width                                */
     int64_t d;
+    bool cut_heads; /* tp cuts the heads: the tree over their runs goes on across the ranks */
     int runs; /* of the gain's gradient; 1 over the width                      */
 } Norm;
 

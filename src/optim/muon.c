@@ -12,9 +12,7 @@ double muon_scale(MuonScale scale, int64_t out, int64_t in) {
     return 0.2 * sqrt(m > n ? m : n);
 }
 
-void muon_update(const MuonStep *step, const NsPlan *plan, Stream *stream, float *w, float *momentum, float *grad,
-                 float *scratch) {
-    const int64_t n = plan->out * plan->in;
+static void update_momentum(const MuonStep *step, Stream *stream, float *momentum, float *grad, int64_t n) {
     ops_muon_momentum(stream, (MuonMomentum){.out = grad,
                                              .momentum = momentum,
                                              .g = grad,
@@ -23,9 +21,23 @@ void muon_update(const MuonStep *step, const NsPlan *plan, Stream *stream, float
                                              .nesterov = step->nesterov,
                                              .grad_factor = step->grad_factor,
                                              .mu = (float)step->momentum});
+}
+
+void muon_direction(const MuonStep *step, const NsPlan *plan, Stream *stream, float *momentum, float *grad,
+                    float *scratch) {
+    update_momentum(step, stream, momentum, grad, plan->out * plan->in);
     ns_run(plan, stream, grad, scratch);
+}
+
+void muon_direction_slice(const MuonStep *step, const NsPlan *plan, const NsSlice *slice, Stream *stream,
+                          float *momentum, float *grad, float *scratch) {
+    update_momentum(step, stream, momentum, grad, plan->out * plan->in / comm_size(slice->tp));
+    ns_run_slice(plan, slice, stream, grad, scratch);
+}
+
+void muon_apply(const MuonStep *step, const NsPlan *plan, Stream *stream, float *w, const float *direction, int64_t n) {
     ops_muon_apply(stream, (MuonApply){.w = w,
-                                       .update = grad,
+                                       .update = direction,
                                        .n = n,
                                        .lr_wd = (float)(step->lr * step->weight_decay),
                                        .lr_s = (float)(step->lr * muon_scale(step->scale, plan->out, plan->in))});

@@ -13,9 +13,10 @@
 #define ALIGN_NELEM (ARENA_ALIGN / (int64_t)sizeof(float))
 #define MAX_SEGMENTS 64
 
-/* Scratch: abs_max (one float) in the first line, then MAX_SEGMENTS doubles, then the matrices, each 64-byte aligned.
- */
-#define HEAD_NELEM (NS_SUMSQ_OFFSET + MAX_SEGMENTS * 2)
+/* Scratch: abs_max (one float) in the first line, then MAX_SEGMENTS doubles, then the largest magnitudes of MAX_SEGMENTS tp ranks, then the
+ * matrices, each 64-byte aligned. */
+#define MAXIMA_OFFSET (NS_SUMSQ_OFFSET + MAX_SEGMENTS * 2)
+#define HEAD_NELEM (MAXIMA_OFFSET + MAX_SEGMENTS)
 #define GRAM_SQUARES 4   /* R, Z, Q, P [m,m]; then Y [out,in] */
 #define DIRECT_SQUARES 2 /* A, B [m,m]; then Y [out,in]       */
 
@@ -121,29 +122,74 @@ static float *scratch_square(const NsPlan *plan, float *scratch, int index) {
     return scratch + HEAD_NELEM + index * aligned(plan->m * plan->m);
 }
 
-/* x scaled by an exact power of two, then divided by its Frobenius norm. The sum runs over the stored orientation. */
-static void normalise(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
-    const int64_t nelem = plan->out * plan->in;
-    const int nsegments = plan->tp_dim < 0 ? 1 : plan->segments;
-    float *abs_max = scratch;
-    double *sumsq = (double *)(void *)(scratch + NS_SUMSQ_OFFSET);
-    ops_abs_max(stream, (AbsMax){.out = abs_max, .x = x, .n = nelem});
-    ops_ns_scale_pow2(stream, (NsScalePow2){.y = x, .x = x, .abs_max = abs_max, .n = nelem});
-    ops_sum_squares_rows(stream, (SumSquaresRows){.out = sumsq,
-                                                  .x = x,
-                                                  .rows = plan->out,
-                                                  .cols = plan->in,
-                                                  .dim = plan->tp_dim == 1 ? 1 : 0,
-                                                  .nsegments = nsegments});
-    ops_ns_normalize(stream, (NsNormalize){.y = x, .x = x, .sumsq = sumsq, .n = nelem, .nsegments = nsegments});
+/* One run: the plan of what this rank holds, and how it meets the other slices. */
+typedef struct NsRun {
+    const NsPlan *plan; /* out, in, n and segments of the slice */
+    const NsSlice *slice; /* NULL: the matrix is whole          */
+    Stream *stream;
+    float *scratch;
+} NsRun;
+
+static CommTag slice_tag(const NsSlice *slice, int64_t nbytes) {
+    return (CommTag){.what = slice->what, .unit = slice->unit, .payload = slice->counted ? nbytes : 0};
 }
 
-/* r = XX^T [m,m], segmented where the contracted dimension is the one that tp cuts. */
-static void gram_product(const NsPlan *plan, Stream *stream, const float *x, float *r) {
+/* scratch[0] = the largest magnitude of the matrix. */
+static void largest_magnitude(const NsRun *run, const float *x) {
+    const int64_t nelem = run->plan->out * run->plan->in;
+    if (run->slice == NULL) {
+        ops_abs_max(run->stream, (AbsMax){.out = run->scratch, .x = x, .n = nelem});
+        return;
+    }
+    const int size = comm_size(run->slice->tp);
+    float *all = run->scratch + MAXIMA_OFFSET, *mine = all + comm_rank(run->slice->tp);
+    ops_abs_max(run->stream, (AbsMax){.out = mine, .x = x, .n = nelem});
+    comm_all_gather(run->slice->tp, run->stream, mine, all, 1, DTYPE_F32,
+                    slice_tag(run->slice, size * (int64_t)sizeof *all));
+    ops_abs_max(run->stream, (AbsMax){.out = run->scratch, .x = all, .n = size});
+}
+
+/* Sums of squares of all segments; gives their number. */
+static int segment_sums(const NsRun *run, const float *x) {
+    const NsPlan *plan = run->plan;
+    const int nsegments = plan->tp_dim < 0 ? 1 : plan->segments;
+    double *all = (double *)(void *)(run->scratch + NS_SUMSQ_OFFSET);
+    double *mine = all + (run->slice ? comm_rank(run->slice->tp) * nsegments : 0);
+    ops_sum_squares_rows(run->stream, (SumSquaresRows){.out = mine,
+                                                       .x = x,
+                                                       .rows = plan->out,
+                                                       .cols = plan->in,
+                                                       .dim = plan->tp_dim == 1 ? 1 : 0,
+                                                       .nsegments = nsegments});
+    if (run->slice == NULL)
+        return nsegments;
+    const int total = nsegments * comm_size(run->slice->tp);
+    comm_all_gather(run->slice->tp, run->stream, mine, all, nsegments, DTYPE_F64,
+                    slice_tag(run->slice, total * (int64_t)sizeof *all));
+    return total;
+}
+
+/* x scaled by an exact power of two, then divided by its Frobenius norm. The sum runs over the stored orientation. */
+static void normalise(const NsRun *run, float *x) {
+    const int64_t nelem = run->plan->out * run->plan->in;
+    largest_magnitude(run, x);
+    ops_ns_scale_pow2(run->stream, (NsScalePow2){.y = x, .x = x, .abs_max = run->scratch, .n = nelem});
+    const int nsegments = segment_sums(run, x);
+    const double *sumsq = (const double *)(const void *)(run->scratch + NS_SUMSQ_OFFSET);
+    ops_ns_normalize(run->stream, (NsNormalize){.y = x, .x = x, .sumsq = sumsq, .n = nelem, .nsegments = nsegments});
+}
+
+static bool iterates(const NsRun *run) {
+    return run->slice == NULL || comm_rank(run->slice->tp) == run->slice->owner;
+}
+
+/* r = XX^T [m,m], segmented where the contracted dimension is the one that tp cuts; of slices the tree goes on to the owner. */
+static void gram_product(const NsRun *run, const float *x, float *r) {
+    const NsPlan *plan = run->plan;
     const int nsegments = plan->gram_segmented ? plan->segments : 1;
     DM_ASSERT(plan->n % nsegments == 0);
     ops_gemm(
-        stream,
+        run->stream,
         (Gemm){
             .m = plan->m,
             .n = plan->m,
@@ -155,6 +201,17 @@ static void gram_product(const NsPlan *plan, Stream *stream, const float *x, flo
             .shape = GEMM_LOWER_MIRRORED,
             .c = r,
             .ldc = plan->m});
+    if (run->slice != NULL)
+        comm_reduce(run->slice->tp, run->stream, r, r, plan->m * plan->m, DTYPE_F32, run->slice->owner,
+                    slice_tag(run->slice, plan->m * plan->m * (int64_t)sizeof *r));
+}
+
+/* The owner's factor [m,m] goes to every slice. */
+static void share_factor(const NsRun *run, float *q) {
+    const int64_t square = run->plan->m * run->plan->m;
+    if (run->slice != NULL)
+        comm_broadcast(run->slice->tp, run->stream, q, square, DTYPE_F32, run->slice->owner,
+                       slice_tag(run->slice, square * (int64_t)sizeof *q));
 }
 
 /* c = ab, all [m,m]. */
@@ -220,12 +277,14 @@ static void gram_step(const NsPlan *plan, Stream *stream, float *scratch, int st
     combine(stream, r, coef[0], p, r, square); /* R = fma(a, T, ZT) */
 }
 
-static void run_gram(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
-    float *r = scratch_square(plan, scratch, 0), *q = scratch_square(plan, scratch, 2);
-    float *from = x, *to = scratch_square(plan, scratch, GRAM_SQUARES);
+static void run_gram(const NsRun *run, float *x) {
+    const NsPlan *plan = run->plan;
+    float *r = scratch_square(plan, run->scratch, 0), *q = scratch_square(plan, run->scratch, 2);
+    float *from = x, *to = scratch_square(plan, run->scratch, GRAM_SQUARES);
     for (int i = 0; i <= plan->steps; i++) {
         if (i == plan->steps || plan->restart[i]) {
-            apply_factor(plan, stream, q, from, to);
+            share_factor(run, q);
+            apply_factor(plan, run->stream, q, from, to);
             float *swap = from;
             from = to;
             to = swap;
@@ -234,36 +293,56 @@ static void run_gram(const NsPlan *plan, Stream *stream, float *x, float *scratc
             break;
         const bool fresh = i == 0 || plan->restart[i];
         if (fresh)
-            gram_product(plan, stream, from, r);
-        gram_step(plan, stream, scratch, i, fresh);
+            gram_product(run, from, r);
+        if (iterates(run))
+            gram_step(plan, run->stream, run->scratch, i, fresh);
     }
     if (from != x)
-        ops_copy(stream, (Copy){.dst = x,
-                                .src = from,
-                                .rows = plan->out,
-                                .cols = plan->in,
-                                .dst_stride = plan->in,
-                                .src_stride = plan->in});
+        ops_copy(run->stream, (Copy){.dst = x,
+                                     .src = from,
+                                     .rows = plan->out,
+                                     .cols = plan->in,
+                                     .dst_stride = plan->in,
+                                     .src_stride = plan->in});
 }
 
-static void run_direct(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
-    float *a = scratch_square(plan, scratch, 0), *b = scratch_square(plan, scratch, 1);
-    float *y = scratch_square(plan, scratch, DIRECT_SQUARES);
+static void run_direct(const NsRun *run, float *x) {
+    const NsPlan *plan = run->plan;
+    Stream *stream = run->stream;
+    float *a = scratch_square(plan, run->scratch, 0), *b = scratch_square(plan, run->scratch, 1);
+    float *y = scratch_square(plan, run->scratch, DIRECT_SQUARES);
     for (int i = 0; i < plan->steps; i++) {
-        gram_product(plan, stream, x, a);
-        square_product(plan, stream, a, a, b, GEMM_LOWER_MIRRORED);
-        combine_scaled(stream, b, plan->coef[i], b, a, plan->m * plan->m); /* B = fma(c, AA, b*A) */
+        gram_product(run, x, a);
+        if (iterates(run)) {
+            square_product(plan, stream, a, a, b, GEMM_LOWER_MIRRORED);
+            combine_scaled(stream, b, plan->coef[i], b, a, plan->m * plan->m); /* B = fma(c, AA, b*A) */
+        }
+        share_factor(run, b);
         apply_factor(plan, stream, b, x, y);
         combine(stream, x, plan->coef[i][0], x, y, plan->out * plan->in); /* X = fma(a, X, BX) */
     }
 }
 
-void ns_run(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
-    if (plan->m == 0)
-        return;
-    normalise(plan, stream, x, scratch);
-    if (plan->gram)
-        run_gram(plan, stream, x, scratch);
+static void run_plan(const NsRun *run, float *x) {
+    normalise(run, x);
+    if (run->plan->gram)
+        run_gram(run, x);
     else
-        run_direct(plan, stream, x, scratch);
+        run_direct(run, x);
+}
+
+void ns_run(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
+    if (plan->m > 0)
+        run_plan(&(NsRun){.plan = plan, .stream = stream, .scratch = scratch}, x);
+}
+
+void ns_run_slice(const NsPlan *plan, const NsSlice *slice, Stream *stream, float *x, float *scratch) {
+    const int size = comm_size(slice->tp);
+    NsPlan local = *plan;
+    DM_ASSERT(plan->gram_segmented && plan->segments % size == 0);
+    local.out /= plan->tp_dim == 0 ? size : 1;
+    local.in /= plan->tp_dim == 1 ? size : 1;
+    local.n /= size;
+    local.segments /= size;
+    run_plan(&(NsRun){.plan = &local, .slice = slice, .stream = stream, .scratch = scratch}, x);
 }

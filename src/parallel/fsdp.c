@@ -8,13 +8,23 @@ static int64_t run_nelem(const Parallel *p, int unit) {
     return p->plan->unit[unit].run * PLAN_BLOCK;
 }
 
+/* Elements of this tp rank's slices, without padding. */
+static int64_t payload(const Parallel *p, int unit) {
+    return plan_adamw_payload(p->plan, unit, p->store.coord.tp);
+}
+
+/* Where this rank's run lies in the unit's flat buffer. */
+static Extent my_run(const Parallel *p, int unit) {
+    return (Extent){store_run_index(p->plan, p->store.coord) * run_nelem(p, unit), run_nelem(p, unit)};
+}
+
 /* The unit's flat buffer: with one shard rank the store itself is whole. */
 static float *flat_base(const Parallel *p, int unit, const CacheSlot *slot) {
-    return p->plan->mesh.shard == 1 ? p->store.shard[unit] : slot->base;
+    return p->plan->adamw_shards == 1 ? p->store.shard[unit] : slot->base;
 }
 
 static float *side_base(const Parallel *p, int unit, const CacheSlot *slot) {
-    return slot->base + (p->plan->mesh.shard == 1 ? 0 : p->plan->unit[unit].flat_nelem);
+    return slot->base + (p->plan->adamw_shards == 1 ? 0 : p->plan->unit[unit].flat_nelem);
 }
 
 /* Copies a tensor between its blocks and a contiguous buffer, segment by segment. */
@@ -22,9 +32,9 @@ static void copy_segments(Parallel *p, Stream *stream, int row, float *flat, flo
     const Param *param = &p->plan->params->row[row];
     const PlanParam *plan = &p->plan->param[row];
     const bool by_columns = param->tp_dim == 1;
-    const int64_t rows = by_columns ? param->dim[0] : 1;
+    const int64_t rows = by_columns ? plan->local_dim[0] : 1;
     const int64_t cols = plan->seg_nelem / rows;
-    const int64_t stride = by_columns ? param->dim[1] : cols;
+    const int64_t stride = by_columns ? plan->local_dim[1] : cols;
     for (int seg = 0; seg < plan->nseg; seg++) {
         float *blocks = flat + plan->offset + seg * plan->seg_blocks * PLAN_BLOCK;
         float *part = whole + seg * cols;
@@ -39,9 +49,9 @@ static void copy_segments(Parallel *p, Stream *stream, int row, float *flat, flo
 
 void fsdp_gather(Parallel *p, int unit, const CacheSlot *slot) {
     const PlanUnit *u = &p->plan->unit[unit];
-    if (p->plan->mesh.shard > 1 && u->blocks > 0)
+    if (p->plan->adamw_shards > 1 && u->blocks > 0)
         comm_all_gather(p->mesh->axis[AXIS_SHARD], p->gather, p->store.shard[unit], slot->base, run_nelem(p, unit),
-                        DTYPE_F32, (CommTag){.what = u->what, .unit = unit, .payload = counted(p, u->payload)});
+                        DTYPE_F32, (CommTag){.what = u->what, .unit = unit, .payload = counted(p, payload(p, unit))});
     for (int i = u->first_adamw; i < u->first_adamw + u->adamw_count; i++) {
         const int row = p->plan->adamw_member[i];
         if (!p->plan->param[row].dense)
@@ -83,30 +93,36 @@ void fsdp_reduce_shard(Parallel *p, int unit, float *base) {
     const PlanUnit *u = &p->plan->unit[unit];
     if (u->blocks == 0)
         return;
+    const CommTag tag = {.what = u->what, .unit = unit, .payload = counted(p, payload(p, unit))};
+    Comm *shard = p->mesh->axis[AXIS_SHARD];
+    if (p->plan->ddp) {
+        comm_all_reduce(shard, p->reduce, base + u->muon_nelem, p->adamw_final[unit], run_nelem(p, unit), DTYPE_F32, tag);
+        return;
+    }
     float *dst = p->plan->local ? p->adamw_final[unit] : leaf_stack_next(&p->adamw_held[unit]);
-    comm_reduce_scatter(p->mesh->axis[AXIS_SHARD], p->reduce, base + u->muon_nelem, dst, run_nelem(p, unit), DTYPE_F32,
-                        (CommTag){.what = u->what, .unit = unit, .payload = counted(p, u->payload)});
+    comm_reduce_scatter(shard, p->reduce, base + u->muon_nelem, dst, run_nelem(p, unit), DTYPE_F32, tag);
     if (!p->plan->local)
         leaf_stack_push(&p->adamw_held[unit], p->reduce);
 }
 
+/* Each row's run is its share of the unit; counted once per column, so that the columns add up to the unit. */
 void fsdp_reduce_replicate(Parallel *p, int unit) {
     const PlanUnit *u = &p->plan->unit[unit];
     if (u->blocks == 0)
         return;
-    /* each row's run is 1/G of the unit; counted once per column, so that the columns add up to the unit */
-    const int64_t first = p->store.coord.shard * run_nelem(p, unit);
-    const int64_t share =
-        u->payload * (first + run_nelem(p, unit)) / u->flat_nelem - u->payload * first / u->flat_nelem;
+    const Extent mine = my_run(p, unit);
+    const int64_t all = payload(p, unit);
+    const int64_t share = all * (mine.first + mine.count) / u->flat_nelem - all * mine.first / u->flat_nelem;
     comm_all_reduce(p->mesh->axis[AXIS_REPLICATE], p->publish, p->adamw_final[unit], p->adamw_final[unit],
-                    run_nelem(p, unit), DTYPE_F32, (CommTag){.what = u->what, .unit = unit, .payload = counted(p, share)});
+                    mine.count, DTYPE_F32, (CommTag){.what = u->what, .unit = unit, .payload = counted(p, share)});
+    ops_scale(p->publish, (Scale){.x = p->adamw_final[unit], .n = mine.count, .factor = leaf_factor(p)});
 }
 
 /* AdamW on the part of each parameter that lies in this rank's run. Padding inside a run stays zero. */
 void fsdp_update_unit(Parallel *p, int unit, const UpdateStep *step, const GradNorm *norm) {
     const Config *c = p->config;
     const PlanUnit *u = &p->plan->unit[unit];
-    const Extent mine = {p->store.coord.shard * run_nelem(p, unit), run_nelem(p, unit)};
+    const Extent mine = my_run(p, unit);
     for (int i = u->first_adamw; i < u->first_adamw + u->adamw_count; i++) {
         const int row = p->plan->adamw_member[i];
         const PlanParam *param = &p->plan->param[row];

@@ -36,7 +36,8 @@ typedef enum PublishState { PUBLISH_IDLE, PUBLISH_PENDING } PublishState;
 typedef struct UnitState {
     Event *grads_ready;  /* compute: the leaf's gradients are written        */
     Event *shard_done;   /* reduce: the step's shard reductions are done     */
-    Event *final;        /* publish: this rank's share of the gradient is final */
+    Event *final;        /* publish: this rank's share of the gradient is averaged */
+    Event *gathered;     /* reduce: the tp owners have their whole gradients     */
     Event *updated;      /* compute: the owner's new weights are written     */
     Event *published;    /* publish: the new weights are here                */
     PublishState publish;
@@ -65,15 +66,17 @@ struct Parallel {
     float **muon_final;  /* [ngroups] the column's reduced gradient, final at the owner */
     float **adamw_final; /* [nunits] reduced run of blocks                              */
 
+    float **tp_gathered, **tp_scattered; /* [nparts][T][part nelem] at the tp owner, else NULL; kept or per step */
+    float *tp_whole;          /* the largest whole matrix of this tp owner */
     float *ns_scratch;        /* the largest ns_run needs                 */
     int32_t **block_size;     /* [nunits][run] sizes of this rank's blocks */
     double *sums, *all_sums;  /* [sums_nelem], [world][sums_nelem] device */
-    double *matrix_sums;      /* [max_owned][S] device                    */
     double *host_sums;        /* [world][sums_nelem] host                 */
     float *loss, *all_losses; /* [k + 1], [D][k + 1] device               */
 
     bool in_step, forward_only;
     int64_t round;
+    int gather_next; /* unit whose tp gathers are to be queued next, downwards; -1: all are */
     double wait_us[WAIT_SAMPLES];
     int wait_count;
     int64_t ns_calls;
@@ -100,7 +103,20 @@ void owner_bind_grads(Parallel *p, int unit, float *base);
 void owner_reduce_shard(Parallel *p, int unit, const float *base);
 void owner_reduce_replicate(Parallel *p, int unit);
 void owner_update_unit(Parallel *p, int unit, const UpdateStep *step, const GradNorm *norm);
-void owner_publish_unit(Parallel *p, int unit);
+void owner_publish_unit(Parallel *p, int unit, const UpdateStep *step);
+
+
+/* tp.c: between the slices of a cell and its tp owners. Nothing to do without tp. */
+/* Scratch that tp_buffer_reuse does not keep goes back once its last reader is done: gathered gradients after the update, scattered updates
+ * when every unit has been acquired again. */
+void tp_release_gathered(Parallel *p);
+void tp_release_scattered(Parallel *p);
+void tp_gather_unit(Parallel *p, int unit);
+/* The whole gradient of a matrix from its part's gathered slices, and the way back of its update. */
+void tp_assemble(Parallel *p, const PlanTpPart *part, int row, float *whole);
+void tp_distribute(Parallel *p, const PlanTpPart *part, int row, float *whole);
+/* Scatters a unit's updates and applies them to this rank's slices, on the publish stream. */
+void tp_scatter_unit(Parallel *p, int unit, const UpdateStep *step);
 
 /* fsdp.c: AdamW. */
 void fsdp_gather(Parallel *p, int unit, const CacheSlot *slot);
@@ -110,6 +126,11 @@ void fsdp_pack_grads(Parallel *p, int unit, float *base);
 void fsdp_reduce_shard(Parallel *p, int unit, float *base);
 void fsdp_reduce_replicate(Parallel *p, int unit);
 void fsdp_update_unit(Parallel *p, int unit, const UpdateStep *step, const GradNorm *norm);
+
+/* 1/L: the mean multiplies the finished tree once. */
+static inline float leaf_factor(const Parallel *p) {
+    return (float)(1.0 / (double)p->plan->leaves);
+}
 
 /* Payload that is counted: bytes inside a step, 0 outside. */
 static inline int64_t counted(const Parallel *p, int64_t nelem) {

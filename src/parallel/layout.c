@@ -12,8 +12,8 @@ static int64_t max64(int64_t a, int64_t b) {
 static int64_t slot_nelem(const Parallel *p, CacheKind kind, int unit) {
     const PlanUnit *u = &p->plan->unit[unit];
     if (kind == CACHE_ADAMW)
-        return (p->plan->mesh.shard > 1 ? u->flat_nelem : 0) + u->side_nelem;
-    return p->plan->mesh.shard > 1 ? u->muon_nelem : 0;
+        return (p->plan->adamw_shards > 1 ? u->flat_nelem : 0) + u->side_nelem;
+    return p->plan->mesh.shard > 1 && !p->plan->ddp ? u->muon_nelem : 0;
 }
 
 static void layout_cache(Parallel *p, CacheKind kind) {
@@ -74,11 +74,45 @@ static void layout_local(Parallel *p, ParallelBytes *bytes) {
         for (int g = unit->first_group; g < unit->first_group + unit->group_count; g++)
             if (store_in_column(&p->store, &plan->group[g]))
                 p->muon_final[g] = base + plan->group[g].unit_offset;
-        p->adamw_final[u] = base + unit->muon_nelem + p->store.coord.shard * unit->run * PLAN_BLOCK;
+        p->adamw_final[u] = base + unit->muon_nelem + store_run_index(plan, p->store.coord) * unit->run * PLAN_BLOCK;
     }
     const size_t all = p->arena.used - before;
     bytes->gradients = all / (size_t)plan_stack_depth(plan->per_rank);
     bytes->leaf_trees = all - bytes->gradients;
+}
+
+/* Between a cell's slices and its tp owners: kept buffers in the arena; the others are taken in the step and counted here all the same. */
+static void layout_tp(Parallel *p, ParallelBytes *bytes) {
+    const Plan *plan = p->plan;
+    const BufferReuse reuse = p->config->parallel.tp_buffer_reuse;
+    const size_t before = p->arena.used;
+    int64_t whole = 0;
+    for (int i = 0; i < plan->nparts; i++) {
+        const PlanTpPart *part = &plan->tp_part[i];
+        if (!store_in_cell(&p->store, &plan->group[part->group]) || part->owner_tp != p->store.coord.tp)
+            continue;
+        const int64_t nelem = part->nelem * plan->mesh.tp;
+        for (int m = part->first; m < part->first + part->count; m++)
+            whole = max64(whole, param_numel(&plan->params->row[plan->member[m]]));
+        if (reuse == REUSE_ALL || reuse == REUSE_GATHER)
+            p->tp_gathered[i] = ARENA_PUSH(&p->arena, float, nelem);
+        else
+            bytes->tp_buffers += (size_t)nelem * sizeof(float);
+        if (reuse == REUSE_ALL || reuse == REUSE_SCATTER)
+            p->tp_scattered[i] = ARENA_PUSH(&p->arena, float, nelem);
+        else
+            bytes->tp_buffers += (size_t)nelem * sizeof(float);
+    }
+    p->tp_whole = ARENA_PUSH(&p->arena, float, whole);
+    bytes->tp_buffers += p->arena.used - before;
+}
+
+/* Does this rank run Newton-Schulz on the matrix, or a part of it? */
+static bool takes_part(const Parallel *p, int row) {
+    const PlanParam *param = &p->plan->param[row];
+    return p->plan->params->row[row].role == ROLE_MUON && param->owner_shard == p->store.coord.shard &&
+           param->owner_replicate == p->store.coord.replicate &&
+           (param->distributed || param->owner_tp == p->store.coord.tp);
 }
 
 static void layout_scratch(Parallel *p) {
@@ -86,15 +120,13 @@ static void layout_scratch(Parallel *p) {
     const int world = mesh_size(plan->mesh);
     int64_t ns = 0;
     for (int i = 0; i < plan->params->count; i++)
-        if (plan->params->row[i].role == ROLE_MUON && plan->param[i].owner_shard == p->store.coord.shard &&
-            plan->param[i].owner_replicate == p->store.coord.replicate)
+        if (takes_part(p, i))
             ns = max64(ns, ns_scratch_nelem(&plan->param[i].ns));
     p->ns_scratch = ARENA_PUSH(&p->arena, float, ns);
     for (int u = 0; u < plan->params->nunits; u++)
         p->block_size[u] = ARENA_PUSH(&p->arena, int32_t, plan->unit[u].run);
     p->sums = ARENA_PUSH(&p->arena, double, plan->sums_nelem);
     p->all_sums = ARENA_PUSH(&p->arena, double, plan->sums_nelem *world);
-    p->matrix_sums = ARENA_PUSH(&p->arena, double, plan->max_owned *plan->params->shape->segments);
     p->loss = ARENA_PUSH(&p->arena, float, plan->per_rank + 1);
     p->all_losses = ARENA_PUSH(&p->arena, float, (plan->per_rank + 1) * world);
 }
@@ -112,9 +144,11 @@ void parallel_layout(Parallel *p, MeshCoord coord, ParallelBytes *bytes) {
     p->muon_final = HEAP_ALLOC(float *, plan->ngroups);
     p->adamw_final = HEAP_ALLOC(float *, nunits);
     p->block_size = HEAP_ALLOC(int32_t *, nunits);
+    p->tp_gathered = HEAP_ALLOC(float *, plan->nparts);
+    p->tp_scattered = HEAP_ALLOC(float *, plan->nparts);
     store_create(&p->store, plan, coord, &p->arena);
     for (int g = 0; g < plan->ngroups; g++)
-        bytes->momentum += store_is_owner(&p->store, &plan->group[g]) ? (size_t)plan->group[g].nelem * sizeof(float) : 0;
+        bytes->momentum += (size_t)store_momentum_nelem(plan, &plan->group[g], coord) * sizeof(float);
     for (int u = 0; u < nunits; u++)
         bytes->moments += 2 * (size_t)plan->unit[u].run * PLAN_BLOCK * sizeof(float);
     bytes->weights = p->arena.used - bytes->momentum - bytes->moments;
@@ -126,6 +160,7 @@ void parallel_layout(Parallel *p, MeshCoord coord, ParallelBytes *bytes) {
         layout_local(p, bytes);
     else
         layout_reduce(p, bytes);
+    layout_tp(p, bytes);
     mark = p->arena.used;
     layout_scratch(p);
     bytes->scratch = p->arena.used - mark;
@@ -144,6 +179,8 @@ void parallel_release_tables(Parallel *p) {
     heap_free(p->muon_final);
     heap_free(p->adamw_final);
     heap_free(p->block_size);
+    heap_free(p->tp_gathered);
+    heap_free(p->tp_scattered);
     heap_free(p->grad_slot);
 }
 

@@ -8,6 +8,8 @@
 /* One broadcast per packed buffer over the shard axis, rooted at the owner's column; all of a unit's in flight together. The column reads its own copy. */
 void owner_gather(Parallel *p, int unit, const CacheSlot *slot) {
     const PlanUnit *u = &p->plan->unit[unit];
+    if (p->plan->ddp) /* every rank's copy is whole */
+        return;
     for (int g = u->first_group; g < u->first_group + u->group_count; g++) {
         const PlanGroup *group = &p->plan->group[g];
         float *buf = p->store.master[g] ? p->store.master[g] : slot->base + group->unit_offset;
@@ -65,6 +67,8 @@ void owner_reduce_replicate(Parallel *p, int unit) {
         comm_reduce(p->mesh->axis[AXIS_REPLICATE], p->publish, p->muon_final[g], p->muon_final[g], group->nelem,
                     DTYPE_F32, group->owner_replicate,
                     (CommTag){.what = group->what, .unit = unit, .payload = counted(p, group->payload)});
+        if (store_in_cell(&p->store, group))
+            ops_scale(p->publish, (Scale){.x = p->muon_final[g], .n = group->nelem, .factor = leaf_factor(p)});
     }
 }
 
@@ -79,36 +83,86 @@ static MuonStep muon_step(const Parallel *p, const UpdateStep *step, const GradN
                       .grad_factor = norm->factor_muon};
 }
 
+/* A matrix that this rank holds whole: without tp. */
+static void update_whole(Parallel *p, const MuonStep *muon, int g, int row) {
+    const PlanParam *param = &p->plan->param[row];
+    float *grad = p->muon_final[g] + param->offset;
+    muon_direction(muon, &param->ns, p->compute, p->store.momentum[g] + param->momentum_offset, grad, p->ns_scratch);
+    muon_apply(muon, &param->ns, p->compute, p->store.master[g] + param->offset, grad, param->local_nelem);
+    p->ns_calls++;
+}
+
+/* A matrix that stays in slices: only Gram partials and factors travel over tp. */
+static void update_distributed(Parallel *p, const MuonStep *muon, int g, int row) {
+    const PlanParam *param = &p->plan->param[row];
+    float *grad = p->muon_final[g] + param->offset;
+    const NsSlice slice = {.tp = p->mesh->axis[AXIS_TP],
+                           .owner = param->owner_tp,
+                           .what = p->plan->params->row[row].name,
+                           .unit = p->plan->params->row[row].unit,
+                           .counted = p->in_step};
+    muon_direction_slice(muon, &param->ns, &slice, p->compute, p->store.momentum[g] + param->momentum_offset, grad,
+                         p->ns_scratch);
+    muon_apply(muon, &param->ns, p->compute, p->store.master[g] + param->offset, grad, param->local_nelem);
+    p->ns_calls += slice.owner == p->store.coord.tp;
+}
+
+/* The matrices whose gathered gradients this tp owner has: the updates go back as slices. */
+static void update_part(Parallel *p, const MuonStep *muon, const PlanTpPart *part) {
+    if (part->owner_tp != p->store.coord.tp)
+        return;
+    for (int i = part->first; i < part->first + part->count; i++) {
+        const int row = p->plan->member[i];
+        const PlanParam *param = &p->plan->param[row];
+        tp_assemble(p, part, row, p->tp_whole);
+        muon_direction(muon, &param->ns, p->compute, p->store.momentum[part->group] + param->momentum_offset,
+                       p->tp_whole, p->ns_scratch);
+        tp_distribute(p, part, row, p->tp_whole);
+        p->ns_calls++;
+    }
+}
+
 /* The owner's matrices of one unit: momentum, Newton-Schulz, decay, step. */
 void owner_update_unit(Parallel *p, int unit, const UpdateStep *step, const GradNorm *norm) {
     const MuonStep muon = muon_step(p, step, norm);
     const PlanUnit *u = &p->plan->unit[unit];
     for (int g = u->first_group; g < u->first_group + u->group_count; g++) {
         const PlanGroup *group = &p->plan->group[g];
-        if (!store_is_owner(&p->store, group))
+        if (!store_in_cell(&p->store, group))
             continue;
+        for (int part = group->first_part; part < group->first_part + group->part_count; part++)
+            update_part(p, &muon, &p->plan->tp_part[part]);
         for (int i = group->first; i < group->first + group->count; i++) {
-            const PlanParam *param = &p->plan->param[p->plan->member[i]];
-            muon_update(&muon, &param->ns, p->compute, p->store.master[g] + param->offset,
-                        p->store.momentum[g] + param->offset, p->muon_final[g] + param->offset, p->ns_scratch);
-            p->ns_calls++;
+            const int row = p->plan->member[i];
+            if (p->plan->param[row].distributed)
+                update_distributed(p, &muon, g, row);
+            else if (p->plan->mesh.tp == 1)
+                update_whole(p, &muon, g, row);
         }
     }
 }
 
-/* The new weights go to the owner's column over the replicate axis, packed per unit and owner, on the publish stream. */
-void owner_publish_unit(Parallel *p, int unit) {
+/* One packed buffer over one axis, on the publish stream. */
+static void publish_over(Parallel *p, Axis axis, int g, int root) {
+    const PlanGroup *group = &p->plan->group[g];
+    comm_broadcast(p->mesh->axis[axis], p->publish, p->store.master[g], group->nelem, DTYPE_F32, root,
+                   (CommTag){.what = group->what, .unit = group->unit, .payload = counted(p, group->payload)});
+}
+
+/* The new weights go to the owner's column over the replicate axis, packed per unit and owner; with ddp from there to all ranks of
+ * each replica. */
+void owner_publish_unit(Parallel *p, int unit, const UpdateStep *step) {
     const PlanUnit *u = &p->plan->unit[unit];
     UnitState *state = &p->unit[unit];
     DM_ASSERT(state->publish == PUBLISH_IDLE);
     event_wait(p->publish, state->updated);
+    tp_scatter_unit(p, unit, step);
     for (int g = u->first_group; g < u->first_group + u->group_count; g++) {
         const PlanGroup *group = &p->plan->group[g];
-        if (!store_in_column(&p->store, group))
-            continue;
-        comm_broadcast(p->mesh->axis[AXIS_REPLICATE], p->publish, p->store.master[g], group->nelem, DTYPE_F32,
-                       group->owner_replicate,
-                       (CommTag){.what = group->what, .unit = unit, .payload = counted(p, group->payload)});
+        if (store_in_column(&p->store, group))
+            publish_over(p, AXIS_REPLICATE, g, group->owner_replicate);
+        if (p->plan->ddp)
+            publish_over(p, AXIS_SHARD, g, group->owner_shard);
     }
     event_record(state->published, p->publish);
     state->publish = PUBLISH_PENDING;

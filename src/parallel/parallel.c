@@ -59,6 +59,8 @@ static void reduce_unit(Parallel *p, int unit, float *base, bool last) {
     owner_reduce_replicate(p, unit);
     fsdp_reduce_replicate(p, unit);
     event_record(state->final, p->publish);
+    if (unit < p->gather_next)
+        tp_gather_unit(p, p->gather_next--);
 }
 
 static void residency_grads_done(void *self, int unit) {
@@ -86,6 +88,7 @@ static void create_events(Parallel *p) {
         s->grads_ready = event_create(p->device);
         s->shard_done = event_create(p->device);
         s->final = event_create(p->device);
+        s->gathered = event_create(p->device);
         s->updated = event_create(p->device);
         s->published = event_create(p->device);
     }
@@ -104,6 +107,7 @@ static void destroy_events(Parallel *p) {
         event_destroy(s->grads_ready);
         event_destroy(s->shard_done);
         event_destroy(s->final);
+        event_destroy(s->gathered);
         event_destroy(s->updated);
         event_destroy(s->published);
     }
@@ -121,13 +125,13 @@ static void upload_block_sizes(Parallel *p) {
     const Plan *plan = p->plan;
     for (int u = 0; u < plan->params->nunits; u++) {
         const PlanUnit *unit = &plan->unit[u];
-        int32_t *size = HEAP_ALLOC(int32_t, unit->run * plan->mesh.shard);
+        int32_t *size = HEAP_ALLOC(int32_t, unit->run * plan->adamw_shards);
         for (int i = unit->first_adamw; i < unit->first_adamw + unit->adamw_count; i++) {
             const PlanParam *param = &plan->param[plan->adamw_member[i]];
             for (int64_t b = 0; b < param->nseg * param->seg_blocks; b++)
                 size[param->offset / PLAN_BLOCK + b] = plan_block_size(param, b % param->seg_blocks);
         }
-        device_copy_from_host(p->compute, p->block_size[u], size + p->store.coord.shard * unit->run,
+        device_copy_from_host(p->compute, p->block_size[u], size + store_run_index(plan, p->store.coord) * unit->run,
                               (size_t)unit->run * sizeof *size);
         heap_free(size);
     }
@@ -169,6 +173,8 @@ void parallel_destroy(Parallel *p) {
     if (!p)
         return;
     parallel_drain(p);
+    tp_release_gathered(p);
+    tp_release_scattered(p);
     destroy_events(p);
     heap_free(p->host_sums);
     parallel_release_tables(p);
@@ -191,6 +197,7 @@ size_t parallel_nbytes(const Parallel *p) {
 void parallel_begin_step(Parallel *p) {
     p->in_step = true;
     p->round = 0;
+    p->gather_next = p->plan->params->nunits - 1;
 }
 
 void parallel_begin_leaf(Parallel *p, int64_t round) {

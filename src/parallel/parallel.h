@@ -14,7 +14,7 @@ typedef struct Parallel Parallel; /* opaque, owned by the session */
 
 /* Bytes of one rank by kind, for --plan and the memory check. */
 typedef struct ParallelBytes {
-    size_t weights, momentum, moments, gathered, gradients, leaf_trees, scratch;
+    size_t weights, momentum, moments, gathered, gradients, leaf_trees, tp_buffers, scratch;
 } ParallelBytes;
 /* The same layout function on an arena without memory. */
 ParallelBytes parallel_measure(const Plan *plan, const Config *config, MeshCoord coord);

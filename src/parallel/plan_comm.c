@@ -19,6 +19,8 @@ static void add(CommCount counts[COMM_OP_COUNT], Traffic t) {
     int64_t bus = (t.size - 1) * t.payload;
     if (t.op == COMM_ALL_REDUCE)
         bus *= 2;
+    if (t.op == COMM_GATHER || t.op == COMM_SCATTER)
+        bus /= t.size;
     counts[t.op].calls += t.calls;
     counts[t.op].payload_bytes += t.calls * t.payload;
     counts[t.op].bus_bytes += t.calls * bus;
@@ -43,32 +45,74 @@ static int64_t reductions(const Plan *plan) {
 }
 
 static void count_muon(const Plan *plan, bool reshard, CommCount out[AXIS_COUNT][COMM_OP_COUNT]) {
-    const int64_t R = plan->mesh.replicate, G = plan->mesh.shard;
+    const int64_t R = plan->mesh.replicate, G = plan->mesh.shard, T = plan->mesh.tp;
     for (int g = 0; g < plan->ngroups; g++) {
         const PlanGroup *group = &plan->group[g];
         const int64_t payload = bytes_of(group->payload);
-        add(out[AXIS_SHARD], (Traffic){COMM_BROADCAST, G, R * gathers(plan, group->unit, reshard), payload});
-        add(out[AXIS_SHARD], (Traffic){COMM_REDUCE, G, R * reductions(plan), payload});
-        add(out[AXIS_REPLICATE], (Traffic){COMM_REDUCE, R, 1, payload});
-        add(out[AXIS_REPLICATE], (Traffic){COMM_BROADCAST, R, 1, payload});
+        /* with ddp the new weight crosses the shard axis once, behind the publish */
+        const int64_t gathered = plan->ddp ? 1 : gathers(plan, group->unit, reshard);
+        add(out[AXIS_SHARD], (Traffic){COMM_BROADCAST, G, R * T * gathered, payload});
+        add(out[AXIS_SHARD], (Traffic){COMM_REDUCE, G, R * T * reductions(plan), payload});
+        add(out[AXIS_REPLICATE], (Traffic){COMM_REDUCE, R, T, payload});
+        add(out[AXIS_REPLICATE], (Traffic){COMM_BROADCAST, R, T, payload});
+    }
+}
+
+/* Between the slices of a cell and its tp owners, and the rounds of the matrices that stay cut. */
+static void count_muon_tp(const Plan *plan, CommCount counts[COMM_OP_COUNT]) {
+    const int64_t T = plan->mesh.tp, S = plan->params->shape->segments;
+    for (int i = 0; i < plan->nparts; i++) {
+        add(counts, (Traffic){COMM_GATHER, T, 1, bytes_of(plan->tp_part[i].payload)});
+        add(counts, (Traffic){COMM_SCATTER, T, 1, bytes_of(plan->tp_part[i].payload)});
+    }
+    for (int row = 0; row < plan->params->count; row++) {
+        const PlanParam *p = &plan->param[row];
+        if (!p->distributed)
+            continue;
+        const int64_t rounds = plan_gram_rounds(&p->ns), square = bytes_of(p->ns.m * p->ns.m);
+        add(counts, (Traffic){COMM_REDUCE, T, rounds, square});
+        add(counts, (Traffic){COMM_BROADCAST, T, rounds, square});
+        add(counts, (Traffic){COMM_ALL_GATHER, T, 1, bytes_of(T)});
+        add(counts, (Traffic){COMM_ALL_GATHER, T, 1, S * (int64_t)sizeof(double)});
+    }
+}
+
+static void count_adamw_unit(const Plan *plan, int unit, int tp, bool reshard,
+                             CommCount out[AXIS_COUNT][COMM_OP_COUNT]) {
+    const int64_t R = plan->mesh.replicate, G = plan->mesh.shard;
+    const PlanUnit *u = &plan->unit[unit];
+    const int64_t all = plan_adamw_payload(plan, unit, tp);
+    if (plan->ddp) {
+        add(out[AXIS_SHARD], (Traffic){COMM_ALL_REDUCE, G, R, bytes_of(all)});
+        add(out[AXIS_REPLICATE], (Traffic){COMM_ALL_REDUCE, R, G, bytes_of(all)});
+        return;
+    }
+    add(out[AXIS_SHARD], (Traffic){COMM_ALL_GATHER, G, R * gathers(plan, unit, reshard), bytes_of(all)});
+    add(out[AXIS_SHARD], (Traffic){COMM_REDUCE_SCATTER, G, R * reductions(plan), bytes_of(all)});
+    for (int64_t shard = 0; shard < G; shard++) {
+        const int64_t first = shard * u->run * PLAN_BLOCK, end = first + u->run * PLAN_BLOCK;
+        const int64_t share = all * end / u->flat_nelem - all * first / u->flat_nelem;
+        add(out[AXIS_REPLICATE], (Traffic){COMM_ALL_REDUCE, R, 1, bytes_of(share)});
     }
 }
 
 static void count_adamw(const Plan *plan, bool reshard, CommCount out[AXIS_COUNT][COMM_OP_COUNT]) {
-    const int64_t R = plan->mesh.replicate, G = plan->mesh.shard;
-    for (int unit = 0; unit < plan->params->nunits; unit++) {
-        const PlanUnit *u = &plan->unit[unit];
-        const int64_t payload = bytes_of(u->payload);
-        if (u->blocks == 0)
-            continue;
-        add(out[AXIS_SHARD], (Traffic){COMM_ALL_GATHER, G, R * gathers(plan, unit, reshard), payload});
-        add(out[AXIS_SHARD], (Traffic){COMM_REDUCE_SCATTER, G, R * reductions(plan), payload});
-        for (int64_t shard = 0; shard < G; shard++) {
-            const int64_t first = shard * u->run * PLAN_BLOCK, end = first + u->run * PLAN_BLOCK;
-            const int64_t share = u->payload * end / u->flat_nelem - u->payload * first / u->flat_nelem;
-            add(out[AXIS_REPLICATE], (Traffic){COMM_ALL_REDUCE, R, 1, bytes_of(share)});
-        }
-    }
+    for (int unit = 0; unit < plan->params->nunits; unit++)
+        for (int tp = 0; tp < plan->mesh.tp && plan->unit[unit].blocks > 0; tp++)
+            count_adamw_unit(plan, unit, tp, reshard, out);
+}
+
+/* The partial sums of the network itself: one all-reduce per block half and direction, the looked-up rows, the head's input gradient, what the loss
+ * needs of a cut vocabulary, and the gains of q_norm and k_norm. */
+static void count_model_tp(const Plan *plan, const Config *config, CommCount counts[COMM_OP_COUNT]) {
+    const ModelShape *shape = plan->params->shape;
+    const int64_t T = plan->mesh.tp, tokens = config->batch.micro * config->batch.seq_len;
+    const int64_t width = bytes_of(tokens * shape->C);
+    add(counts, (Traffic){COMM_ALL_REDUCE, T, plan->leaves * (4 * shape->L + 2), width});
+    add(counts, (Traffic){COMM_ALL_GATHER, T, plan->leaves, bytes_of(2 * T * tokens)});
+    add(counts, (Traffic){COMM_ALL_REDUCE, T, plan->leaves, bytes_of(tokens)});
+    if (shape->qk_norm)
+        add(counts, (Traffic){COMM_ALL_REDUCE, T, plan->leaves * 2 * shape->L, bytes_of(shape->D)});
 }
 
 /* The leaf losses with the wish to stop, and the binary64 sums of squares, of every rank to every rank. */
@@ -82,5 +126,7 @@ void plan_comm_bytes(const Plan *plan, const Config *config, CommCount out[AXIS_
     memset(out, 0, AXIS_COUNT * sizeof out[0]);
     count_muon(plan, config->parallel.reshard_muon, out);
     count_adamw(plan, config->parallel.reshard_adamw, out);
+    count_muon_tp(plan, out[AXIS_TP]);
+    count_model_tp(plan, config, out[AXIS_TP]);
     count_world(plan, out[AXIS_DATA]);
 }

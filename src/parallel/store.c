@@ -14,6 +14,20 @@ bool state_exists(Role role, StateKind kind) {
     return kind == STATE_WEIGHT || (role == ROLE_MUON) == (kind == STATE_MOMENTUM);
 }
 
+int64_t store_momentum_nelem(const Plan *plan, const PlanGroup *group, MeshCoord coord) {
+    int64_t nelem = 0;
+    if (coord.shard != group->owner_shard || coord.replicate != group->owner_replicate)
+        return 0;
+    for (int i = group->first; i < group->first + group->count; i++) {
+        const PlanParam *p = &plan->param[plan->member[i]];
+        if (p->distributed)
+            nelem += round_up(p->local_nelem, PLAN_ALIGN);
+        else if (p->owner_tp == coord.tp)
+            nelem += round_up(param_numel(&plan->params->row[plan->member[i]]), PLAN_ALIGN);
+    }
+    return nelem;
+}
+
 void store_create(Store *store, const Plan *plan, MeshCoord coord, Arena *arena) {
     const int nunits = plan->params->nunits;
     *store = (Store){.plan = plan,
@@ -25,10 +39,11 @@ void store_create(Store *store, const Plan *plan, MeshCoord coord, Arena *arena)
                      .exp_avg_sq = HEAP_ALLOC(float *, nunits)};
     for (int g = 0; g < plan->ngroups; g++) {
         const PlanGroup *group = &plan->group[g];
-        if (store_in_column(store, group))
+        const int64_t momentum = store_momentum_nelem(plan, group, coord);
+        if (plan->ddp || store_in_column(store, group))
             store->master[g] = ARENA_PUSH(arena, float, group->nelem);
-        if (store_is_owner(store, group))
-            store->momentum[g] = ARENA_PUSH(arena, float, group->nelem);
+        if (momentum > 0)
+            store->momentum[g] = ARENA_PUSH(arena, float, momentum);
     }
     for (int u = 0; u < nunits; u++) {
         const int64_t nelem = plan->unit[u].run * PLAN_BLOCK;
@@ -55,47 +70,70 @@ typedef struct Visitor {
     void *arg;
 } Visitor;
 
-static void visit_muon(const Visitor *v, int row, StateKind kind) {
-    const PlanParam *p = &v->plan->param[row];
-    const bool owner = v->coord.shard == p->owner_shard && v->coord.replicate == p->owner_replicate;
-    if (v->coord.shard != p->owner_shard || (kind == STATE_MOMENTUM && !owner))
-        return;
-    float *base = NULL;
-    if (v->store)
-        base = (kind == STATE_WEIGHT ? v->store->master : v->store->momentum)[p->group];
-    const StatePiece piece = {.kind = kind,
-                              .param = row,
-                              .first = 0,
-                              .count = param_numel(&v->plan->params->row[row]),
-                              .primary = owner,
-                              .ptr = base ? base + p->offset : NULL};
-    v->visit(v->arg, &piece);
-}
-
-/* Elements [e, e + count) of segment `seg` of an AdamW tensor, in flat storage at ptr: contiguous in the tensor when the segments are rows;
- * otherwise cut at the ends of the segment's rows. Rows of vocabulary padding are not part of the logical tensor. */
-static void visit_segment(const Visitor *v, StatePiece piece, int seg, int64_t e, int64_t count) {
+/* Elements [e, e + count) of a part of a tensor whose rows are `width` wide and lie at columns [column, column + width) of the tensor's rows,
+ * in storage at piece.ptr: one piece when the part is whole rows, else one per row. Rows of vocabulary padding are not part of the logical tensor. */
+static void visit_rows(const Visitor *v, StatePiece piece, Extent part, int64_t column, int64_t width) {
     const Param *row = &v->plan->params->row[piece.param];
-    const PlanParam *p = &v->plan->param[piece.param];
-    const int64_t numel = param_numel(row);
-    const bool by_columns = p->nseg > 1 && row->tp_dim == 1;
-    const int64_t width = by_columns ? row->dim[1] / p->nseg : count;
+    const int64_t numel = param_numel(row), in = row->ndim == 2 ? row->dim[1] : 1;
     float *ptr = piece.ptr;
-    while (count > 0) {
-        int64_t n = count;
-        if (by_columns) {
-            piece.first = e / width * row->dim[1] + seg * width + e % width;
-            n = width - e % width < n ? width - e % width : n;
+    while (part.count > 0) {
+        int64_t n = part.count;
+        if (width < in) {
+            piece.first = part.first / width * in + column + part.first % width;
+            n = width - part.first % width < n ? width - part.first % width : n;
         } else {
-            piece.first = seg * p->seg_nelem + e;
+            piece.first = part.first;
         }
         piece.count = extent_overlap((Extent){piece.first, n}, (Extent){0, numel}).count;
         piece.ptr = ptr;
         if (piece.count > 0)
             v->visit(v->arg, &piece);
-        e += n;
-        count -= n;
+        part.first += n;
+        part.count -= n;
         ptr = ptr ? ptr + n : NULL;
+    }
+}
+
+/* A tp rank's slice of a Muon matrix. */
+static void visit_slice(const Visitor *v, StatePiece piece) {
+    const Param *row = &v->plan->params->row[piece.param];
+    const PlanParam *p = &v->plan->param[piece.param];
+    const bool by_columns = row->tp_dim == 1;
+    const int64_t first = row->tp_dim == 0 ? v->coord.tp * p->local_nelem : 0;
+    visit_rows(v, piece, (Extent){first, p->local_nelem}, by_columns ? v->coord.tp * p->local_dim[1] : 0,
+               p->local_dim[1]);
+}
+
+static void visit_muon(const Visitor *v, int row, StateKind kind) {
+    const PlanParam *p = &v->plan->param[row];
+    const bool column = v->coord.shard == p->owner_shard;
+    const bool cell = column && v->coord.replicate == p->owner_replicate;
+    float *base = NULL;
+    StatePiece piece = {.kind = kind, .param = row, .primary = cell};
+    if (kind == STATE_WEIGHT ? !(column || v->plan->ddp) : !cell)
+        return;
+    if (v->store)
+        base = (kind == STATE_WEIGHT ? v->store->master : v->store->momentum)[p->group];
+    if (kind == STATE_WEIGHT || p->distributed) {
+        piece.ptr = base ? base + (kind == STATE_WEIGHT ? p->offset : p->momentum_offset) : NULL;
+        visit_slice(v, piece);
+    } else if (v->coord.tp == p->owner_tp) {
+        piece.count = param_numel(&v->plan->params->row[row]);
+        piece.ptr = base ? base + p->momentum_offset : NULL;
+        v->visit(v->arg, &piece);
+    }
+}
+
+/* Elements [e, e + count) of segment `seg` (counted over the whole tensor) of an AdamW tensor. */
+static void visit_segment(const Visitor *v, StatePiece piece, int64_t seg, int64_t e, int64_t count) {
+    const Param *row = &v->plan->params->row[piece.param];
+    const PlanParam *p = &v->plan->param[piece.param];
+    const int64_t in = row->ndim == 2 ? row->dim[1] : 1;
+    if (row->tp_dim == 1) {
+        const int64_t width = p->local_dim[1] / p->nseg;
+        visit_rows(v, piece, (Extent){e, count}, seg * width, width);
+    } else {
+        visit_rows(v, piece, (Extent){seg * p->seg_nelem + e, count}, 0, in);
     }
 }
 
@@ -104,7 +142,8 @@ static void visit_adamw(const Visitor *v, int row, StateKind kind) {
     const PlanParam *p = &plan->param[row];
     const int unit = plan->params->row[row].unit;
     const int64_t run = plan->unit[unit].run * PLAN_BLOCK;
-    const Extent mine = {v->coord.shard * run, run};
+    const Extent mine = {store_run_index(plan, v->coord) * run, run};
+    const bool cut = plan->params->row[row].tp_dim >= 0;
     float *base = NULL;
     if (v->store)
         base = (kind == STATE_WEIGHT    ? v->store->shard
@@ -117,9 +156,10 @@ static void visit_adamw(const Visitor *v, int row, StateKind kind) {
             continue;
         const StatePiece piece = {.kind = kind,
                                   .param = row,
-                                  .primary = v->coord.replicate == 0,
+                                  .primary = v->coord.replicate == 0 && (cut || v->coord.tp == 0) &&
+                                             (!plan->ddp || v->coord.shard == 0),
                                   .ptr = base ? base + (part.first - mine.first) : NULL};
-        visit_segment(v, piece, seg, part.first - start, part.count);
+        visit_segment(v, piece, (cut ? v->coord.tp * p->nseg : 0) + seg, part.first - start, part.count);
     }
 }
 

@@ -15,8 +15,8 @@ bool state_exists(Role role, StateKind kind);
 typedef struct Store {
     const Plan *plan; /* borrowed */
     MeshCoord coord;
-    float **master;     /* [ngroups][group nelem] f32 device: the owner's shard column, else NULL */
-    float **momentum;   /* [ngroups][group nelem]: the owner, else NULL                           */
+    float **master;     /* [ngroups][group nelem] f32 device: this rank's slices; the owner's shard column, with ddp every rank; else NULL */
+    float **momentum;   /* [ngroups]: in the owner's cell, whole at the tp owner, sliced when distributed; else NULL */
     float **shard;      /* [nunits][run * PLAN_BLOCK]: this rank's run of AdamW blocks            */
     float **exp_avg;    /* as shard */
     float **exp_avg_sq; /* as shard */
@@ -28,8 +28,15 @@ void store_destroy(Store *store);
 static inline bool store_in_column(const Store *store, const PlanGroup *group) {
     return store->coord.shard == group->owner_shard;
 }
-static inline bool store_is_owner(const Store *store, const PlanGroup *group) {
+/* The T ranks of the owner's cell. */
+static inline bool store_in_cell(const Store *store, const PlanGroup *group) {
     return store->coord.shard == group->owner_shard && store->coord.replicate == group->owner_replicate;
+}
+/* Elements of a group's momentum on the rank at `coord`: 0 outside the cell. */
+int64_t store_momentum_nelem(const Plan *plan, const PlanGroup *group, MeshCoord coord);
+/* Index of this rank's run of AdamW blocks. */
+static inline int store_run_index(const Plan *plan, MeshCoord coord) {
+    return plan->ddp ? 0 : coord.shard;
 }
 
 /* A contiguous run of a logical tensor. */

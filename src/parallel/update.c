@@ -6,71 +6,55 @@
 #include "parallel/internal.h"
 #include "tensor/ops.h"
 
-static bool owns(const Parallel *p, int row) {
-    const PlanParam *param = &p->plan->param[row];
-    return p->plan->params->row[row].role == ROLE_MUON && param->owner_shard == p->store.coord.shard &&
-           param->owner_replicate == p->store.coord.replicate;
-}
-
-/* The mean multiplies the finished tree once. */
-static void average(Parallel *p) {
-    const float factor = (float)(1.0 / (double)p->plan->leaves);
-    for (int g = 0; g < p->plan->ngroups; g++)
-        if (store_is_owner(&p->store, &p->plan->group[g]))
-            ops_scale(p->compute, (Scale){.x = p->muon_final[g], .n = p->plan->group[g].nelem, .factor = factor});
-    for (int u = 0; u < p->plan->params->nunits; u++)
-        ops_scale(p->compute,
-                  (Scale){.x = p->adamw_final[u], .n = p->plan->unit[u].run * PLAN_BLOCK, .factor = factor});
-}
-
-/* This rank's list of binary64 sums: its AdamW blocks, unit by unit, then one sum per matrix that it owns. */
+/* This rank's list of binary64 sums: its AdamW blocks, unit by unit, then the segments of its slices of the matrices that its cell owns. */
 static void local_sums(Parallel *p) {
     const Plan *plan = p->plan;
-    const int S = plan->params->shape->segments;
     for (int u = 0; u < plan->params->nunits; u++)
         ops_sum_squares_blocks(p->compute, (SumSquaresBlocks){.out = p->sums + plan->unit[u].sum_first,
                                                               .x = p->adamw_final[u],
                                                               .size = p->block_size[u],
                                                               .nblocks = plan->unit[u].run});
     for (int row = 0; row < plan->params->count; row++) {
-        if (!owns(p, row))
-            continue;
-        const Param *param = &plan->params->row[row];
         const PlanParam *pp = &plan->param[row];
-        const bool cut = param->tp_dim >= 0;
-        const int nseg = cut ? S : 1;
-        double *out = p->matrix_sums + (int64_t)pp->owned_index * S, host[64];
-        ops_sum_squares_rows(p->compute, (SumSquaresRows){.out = out,
+        if (pp->group < 0 || !store_in_cell(&p->store, &plan->group[pp->group]))
+            continue;
+        ops_sum_squares_rows(p->compute, (SumSquaresRows){.out = p->sums + pp->sum_first,
                                                           .x = p->muon_final[pp->group] + pp->offset,
-                                                          .rows = param->dim[0],
-                                                          .cols = param->dim[1],
-                                                          .dim = cut ? param->tp_dim : 0,
-                                                          .nsegments = nseg});
-        device_copy_to_host(p->compute, host, out, (size_t)nseg * sizeof *host);
-        const double sum = clip_tree_f64(host, nseg);
-        device_copy_from_host(p->compute, p->sums + plan->run_blocks + pp->owned_index, &sum, sizeof sum);
+                                                          .rows = pp->local_dim[0],
+                                                          .cols = pp->local_dim[1],
+                                                          .dim = plan->params->row[row].tp_dim == 1,
+                                                          .nsegments = pp->nseg});
     }
 }
 
-/* The sum of one tensor from everybody's lists; AdamW blocks are taken from replicate row 0, whose bits all rows share. */
-static double tensor_sum(Parallel *p, int row) {
+/* Sum of one local segment of a tensor's slice on tp rank `tp`. AdamW blocks are taken from replicate row 0, whose bits all rows share. */
+static double segment_sum(Parallel *p, int row, int tp, int seg) {
     const Plan *plan = p->plan;
     const PlanParam *pp = &plan->param[row];
+    MeshCoord at = {.replicate = pp->owner_replicate, .shard = pp->owner_shard, .tp = tp};
     if (plan->params->row[row].role == ROLE_MUON)
-        return p->host_sums[pp->owner_rank * plan->sums_nelem + plan->run_blocks + pp->owned_index];
+        return p->host_sums[mesh_rank(plan->mesh, at) * plan->sums_nelem + pp->sum_first + seg];
     const PlanUnit *u = &plan->unit[plan->params->row[row].unit];
     double *blocks = HEAP_ALLOC(double, pp->seg_blocks);
-    double segments[64];
-    for (int seg = 0; seg < pp->nseg; seg++) {
-        for (int64_t b = 0; b < pp->seg_blocks; b++) {
-            const int64_t at = pp->offset / PLAN_BLOCK + seg * pp->seg_blocks + b;
-            const int rank = mesh_rank(plan->mesh, (MeshCoord){.shard = (int)(at / u->run)});
-            blocks[b] = p->host_sums[rank * plan->sums_nelem + u->sum_first + at % u->run];
-        }
-        segments[seg] = clip_tree_f64(blocks, pp->seg_blocks);
+    for (int64_t b = 0; b < pp->seg_blocks; b++) {
+        const int64_t block = pp->offset / PLAN_BLOCK + seg * pp->seg_blocks + b;
+        at = (MeshCoord){.shard = (int)(block / u->run), .tp = tp};
+        blocks[b] = p->host_sums[mesh_rank(plan->mesh, at) * plan->sums_nelem + u->sum_first + block % u->run];
     }
+    const double sum = clip_tree_f64(blocks, pp->seg_blocks);
     heap_free(blocks);
-    return clip_tree_f64(segments, pp->nseg);
+    return sum;
+}
+
+/* The sum of one tensor from everybody's lists: the tree over its segments, in the order in which tp cuts them. */
+static double tensor_sum(Parallel *p, int row) {
+    const int nseg = p->plan->param[row].nseg;
+    const int ranks = p->plan->params->row[row].tp_dim >= 0 ? p->plan->mesh.tp : 1;
+    double segments[64];
+    for (int tp = 0; tp < ranks; tp++)
+        for (int seg = 0; seg < nseg; seg++)
+            segments[tp * nseg + seg] = segment_sum(p, row, tp, seg);
+    return clip_tree_f64(segments, ranks * nseg);
 }
 
 static void clip_roles(const Parallel *p, GradNorm *norm, double muon_sumsq, double adamw_sumsq) {
@@ -116,7 +100,9 @@ GradNorm parallel_finish_gradients(Parallel *p, double *reduce_wait_ms) {
     for (int u = p->plan->params->nunits - 1; u >= 0; u--)
         event_wait(p->compute, p->unit[u].final);
     *reduce_wait_ms = clock_ms_since(start);
-    average(p);
+    tp_release_scattered(p); /* the forward has acquired every unit */
+    while (p->gather_next >= 0)
+        tp_gather_unit(p, p->gather_next--);
     local_sums(p);
     const int64_t n = p->plan->sums_nelem;
     comm_all_gather(p->mesh->world, p->compute, p->sums, p->all_sums, n, DTYPE_F64,
@@ -133,22 +119,26 @@ void parallel_update(Parallel *p, const UpdateStep *step, const GradNorm *norm, 
     *publish_wait_ms = 0;
     if (apply) {
         for (int u = 0; u < nunits; u++) {
+            event_wait(p->compute, p->unit[u].gathered);
             owner_update_unit(p, u, step, norm);
             event_record(p->unit[u].updated, p->compute);
             if (async)
-                owner_publish_unit(p, u);
+                owner_publish_unit(p, u, step);
         }
         for (int u = 0; u < nunits; u++)
             fsdp_update_unit(p, u, step, norm);
         const int64_t start = clock_ns();
         for (int u = 0; u < nunits && !async; u++)
-            owner_publish_unit(p, u);
+            owner_publish_unit(p, u, step);
         for (int u = 0; u < nunits && !async; u++) {
             event_sync(p->unit[u].published);
             p->unit[u].publish = PUBLISH_IDLE;
         }
         *publish_wait_ms = clock_ms_since(start);
     }
+    for (int u = 0; u < nunits; u++)
+        event_wait(p->compute, p->unit[u].gathered);
+    tp_release_gathered(p);
     p->in_step = false;
 }
 

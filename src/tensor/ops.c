@@ -116,6 +116,11 @@ static void check_loss_max(const LossMax *a) {
     DM_ASSERT(given(a->max, a->n) && given(a->z_t, a->n) && given(a->target, a->n) && given(a->z, a->n * a->cols));
 }
 
+static void check_loss_select(const LossSelect *a) {
+    DM_ASSERT(a->n >= 0 && a->ranks >= 1 && a->rank_cols >= 1);
+    DM_ASSERT(given(a->max, a->n) && given(a->z_t, a->n) && given(a->target, a->n) && given(a->parts, a->n));
+}
+
 static void check_loss_sum(const LossSum *a) {
     DM_ASSERT(a->n >= 0 && a->cols >= 0 && a->ld >= a->cols && a->nsegments >= 1 && a->segment >= 0);
     DM_ASSERT(a->cols <= a->segment * a->nsegments);

@@ -116,7 +116,7 @@ static void text_parameters(const Blueprint *b, Str *out) {
             str_printf(out, "%-*s  %-16s  AdamW\n", width, row->name, shape);
             continue;
         }
-        str_format(owner, sizeof owner, "(%d, %d)", p->owner_shard, p->owner_replicate);
+        str_format(owner, sizeof owner, "(%d, %d, %d)", p->owner_shard, p->owner_replicate, p->owner_tp);
         str_printf(out, "%-*s  %-16s  %-5s  %-18s  %-6s  %12.6f\n", width, row->name, shape, "Muon", owner,
                    p->ns.gram ? "gram" : "direct", p->cost / GFLOP);
     }
@@ -133,7 +133,7 @@ static void text_units(const Blueprint *b, Str *out) {
     for (int unit = 0; unit < b->params.nunits; unit++) {
         const PlanUnit *u = &b->plan.unit[unit];
         str_printf(out, "%-40s  %2d tensors   %12" PRId64 " elements in %" PRId64 " blocks, %" PRId64 " per rank\n",
-                   u->what, u->adamw_count, u->payload, u->blocks, u->run);
+                   u->what, u->adamw_count, plan_adamw_payload(&b->plan, unit, 0), u->blocks, u->run);
     }
 }
 

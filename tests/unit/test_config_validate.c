@@ -163,14 +163,10 @@ static void test_what_is_not_built_is_refused_and_says_so(void **state) {
         "numerics=fast",
         "precision.compute=bf16",
         "precision.wire=bf16",
-        "parallel.data=ddp",
         "precision.compute=tf32",
-        "parallel.recompute=layer",
         "precision.grad_reduce=bf16",
         "comm.reduce=native",
         "comm.transport=nccl",
-        "mesh.tp=2",
-        "mesh.tp=auto",
     };
     (void)state;
     for (size_t i = 0; i < sizeof overrides / sizeof overrides[0]; i++)

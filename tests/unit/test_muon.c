@@ -36,6 +36,11 @@ static void matrix_destroy(Matrix *matrix) {
     free(matrix->scratch);
 }
 
+static void take_step(const MuonStep *step, Matrix *matrix) {
+    muon_direction(step, &matrix->plan, stream, matrix->momentum, matrix->grad, matrix->scratch);
+    muon_apply(step, &matrix->plan, stream, matrix->w, matrix->grad, matrix->n);
+}
+
 static void set_grad(Matrix *matrix, int step) {
     for (int64_t e = 0; e < matrix->n; e++)
         matrix->grad[e] = (float)ns_input(e / matrix->plan.in, e % matrix->plan.in, step);
@@ -66,7 +71,7 @@ static void test_three_steps_follow_the_golden_weights(void **state) {
         double sum = 0;
         set_grad(&matrix, t);
         const double g00 = (double)matrix.grad[0];
-        muon_update(&step, &matrix.plan, stream, matrix.w, matrix.momentum, matrix.grad, matrix.scratch);
+        take_step(&step, &matrix);
         assert_golden((double)matrix.momentum[0], json_get(want, "buf00"), 1e-6);
         assert_golden(0.95 * (double)matrix.momentum[0] + g00, json_get(want, "ns00"), 1e-6); /* what NS was given */
         for (int e = 0; e < 24; e++)
@@ -103,7 +108,7 @@ static void check_bits(MuonStep step, int64_t out, int64_t in) {
     for (int t = 0; t < 3; t++) {
         set_grad(&matrix, t);
         spell(&step, &matrix, w, momentum, update);
-        muon_update(&step, &matrix.plan, stream, matrix.w, matrix.momentum, matrix.grad, matrix.scratch);
+        take_step(&step, &matrix);
         assert_bits_equal_f32(matrix.momentum, momentum, matrix.n, "momentum");
         assert_bits_equal_f32(matrix.w, w, matrix.n, "w");
     }
@@ -138,7 +143,7 @@ static void test_no_gradient_only_decays(void **state) {
     Matrix matrix = matrix_create(4, 6);
     for (int e = 0; e < 24; e++)
         matrix.w[e] = (float)(e + 1);
-    muon_update(&step, &matrix.plan, stream, matrix.w, matrix.momentum, matrix.grad, matrix.scratch);
+    take_step(&step, &matrix);
     for (int e = 0; e < 24; e++)
         assert_true(matrix.w[e] == 0.75F * (float)(e + 1));
     matrix_destroy(&matrix);

@@ -7,8 +7,8 @@
 static void check_owners(Planned *p) {
     const Plan *plan = &p->plan;
     const MeshShape mesh = plan->mesh;
-    int *owned = calloc((size_t)mesh_size(mesh), sizeof *owned);
-    assert_non_null(owned);
+    int64_t *sums = calloc((size_t)mesh_size(mesh), sizeof *sums);
+    assert_non_null(sums);
     for (int i = 0; i < p->params.count; i++) {
         const PlanParam *pp = &plan->param[i];
         if (p->params.row[i].role != ROLE_MUON) {
@@ -19,11 +19,13 @@ static void check_owners(Planned *p) {
         assert_in_range(pp->owner_replicate, 0, mesh.replicate - 1);
         assert_int_equal(pp->owner_rank,
                          mesh_rank(mesh, (MeshCoord){pp->owner_replicate, pp->owner_shard, pp->owner_tp}));
-        assert_int_equal(pp->owned_index, owned[pp->owner_rank]++);
-        assert_true(pp->owned_index < plan->max_owned);
+        int64_t *at = &sums[pp->owner_shard * mesh.replicate + pp->owner_replicate];
+        assert_int_equal(pp->sum_first, plan->run_blocks + *at);
+        *at += pp->nseg;
+        assert_true(plan->run_blocks + *at <= plan->sums_nelem);
         assert_true(pp->cost > 0);
     }
-    free(owned);
+    free(sums);
 }
 
 static void test_every_matrix_has_an_owner_on_the_mesh(void **state) {
@@ -53,8 +55,8 @@ static void check_group(const Planned *p, int g) {
         assert_int_equal(pp->owner_shard, group->owner_shard);
         assert_int_equal(pp->owner_replicate, group->owner_replicate);
         assert_int_equal(pp->offset % PLAN_ALIGN, 0);
-        take(taken, group->nelem, pp->offset, pp->stored_nelem);
-        payload += param_numel(&p->params.row[row]);
+        take(taken, group->nelem, pp->offset, pp->local_nelem);
+        payload += param_numel(&p->params.row[row]) / p->plan.mesh.tp;
     }
     assert_true(group->count > 0);
     assert_int_equal(payload, group->payload);
@@ -103,8 +105,8 @@ static void check_unit_blocks(const Planned *p, int unit) {
             assert_in_range(plan_block_size(pp, b), 1, PLAN_BLOCK);
             elements += plan_block_size(pp, b);
         }
-        assert_int_equal(elements * pp->nseg, pp->stored_nelem);
-        assert_int_equal(pp->stored_nelem, p->params.row[row].padded_dim0 * p->params.row[row].dim[1]);
+        assert_int_equal(elements * pp->nseg, pp->local_nelem);
+        assert_int_equal(pp->local_nelem, p->params.row[row].padded_dim0 * p->params.row[row].dim[1]);
     }
     for (int64_t b = 0; b < u->blocks; b++)
         assert_true(taken[b]);

@@ -94,7 +94,8 @@ static void update_param(Trainer *t, int i, int step, ClipResult clip) {
                                .clipped = clip.clipped,
                                .grad_factor = clip.factor};
         float *scratch = aligned_alloc(64, ((size_t)ns_scratch_nelem(&plan) * sizeof(float) + 63) / 64 * 64);
-        muon_update(&muon, &plan, t->stream, t->r.weight[i], t->m[i], t->mean[i], scratch);
+        muon_direction(&muon, &plan, t->stream, t->m[i], t->mean[i], scratch);
+        muon_apply(&muon, &plan, t->stream, t->r.weight[i], t->mean[i], plan.out * plan.in);
         free(scratch);
         return;
     }

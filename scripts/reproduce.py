@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs one small job on every mesh and in every mode and compares all bits: the loss and the binary64 gradient norm of
-each step, and the hash of all weights and of all optimizer state after each step.
+each step, and the hash of all weights and of all optimizer state after each step. (A hash waits for all that is under way, so
+rows with "1 record" log the last step only: there the steps overlap as they do in earnest.)
 
 usage: reproduce.py [NAME]    one row and what it is compared with; without NAME all rows (make reproduce RUN=NAME)
        reproduce.py --list    the names
@@ -46,6 +47,7 @@ class Run:
 
 
 class Step(NamedTuple):
+    number: int
     loss: str  # bits of binary32
     sumsq: str  # bits of binary64
     params: str  # hash of all state
@@ -106,6 +108,7 @@ def mode_rows() -> list[Run]:
     rows += [on_2x2(f"prefetch-{n}", f"prefetch {n}", f"parallel.prefetch={n}") for n in (0, 1, 3)]
     rows += [on_2x2(f"accumulate-{a}", f"accumulate {a}", f"parallel.accumulate={a}") for a in ("reduce", "local")]
     rows += [on_2x2(f"owner-{s}", f"owner {s}", f"parallel.owner.strategy={s}") for s in ("lpt", "round_robin", "rank0")]
+    rows += [on_2x2("owner-rank0-1x8", "owner rank0", "parallel.owner.strategy=rank0", mesh=(1, 8))]
     rows += [on_2x2("bundles", "small matrices bundled", "parallel.owner.small_param_threshold=10000")]
     rows += [on_2x2("leaves-local-2x4", "accumulate local", "parallel.accumulate=local", mesh=(2, 4))]
     rows += [on_2x2(f"threads-{n}", f"{n} thread{'s' if n > 1 else ''} a rank", f"threads={n}") for n in (1, 2, 3)]
@@ -129,13 +132,24 @@ def shaken_rows() -> list[Run]:
     return rows
 
 
+def overlapping_rows() -> list[Run]:
+    once = f"log.every={2 * HALF}"
+    rows = [Run(f"overlap-{mesh_name(*mesh)}", *mesh, "1 record", (once,)) for mesh in [(2, 2), (4, 2)]]
+    rows += [on_2x2(f"overlap-delays-{s}", f"1 record, delays {s}", once, DMUON_TEST_DELAY_SEED=str(s)) for s in (11, 12)]
+    rows += [on_2x2("overlap-prefetch", "1 record, prefetch 3, delays 13", once, "parallel.prefetch=3", DMUON_TEST_DELAY_SEED="13"),
+             on_2x2("overlap-local-z2", "1 record, local, Z2, delays 14", once, "parallel.accumulate=local",
+                    "parallel.reshard_after_forward=false", DMUON_TEST_DELAY_SEED="14"),
+             on_2x2("overlap-2x4", "1 record, delays 15", once, mesh=(2, 4), DMUON_TEST_DELAY_SEED="15")]
+    return rows
+
+
 def resumed_rows() -> list[Run]:
     return [Run("resume-2x2-1x4", 2, 2, f"resumed at {HALF}", resume_on=(1, 4)),
             Run("resume-1x1-4x2", 1, 1, f"resumed at {HALF}", resume_on=(4, 2)),
             Run("resume-2x4-1x1", 2, 4, f"resumed at {HALF}", resume_on=(1, 1))]
 
 
-TABLE = mesh_rows() + mode_rows() + shaken_rows() + resumed_rows()
+TABLE = mesh_rows() + mode_rows() + shaken_rows() + overlapping_rows() + resumed_rows()
 
 
 # ---- starting them ----
@@ -181,9 +195,10 @@ def read_events(run_dir: Path) -> list[dict]:
 
 def steps_of(events: list[dict]) -> list[Step]:
     steps = [e for e in events if e["event"] == "step"]
-    if [e["step"] for e in steps] != list(range(1, len(steps) + 1)):
-        raise Failed(f"steps in the log: {[e['step'] for e in steps]}")
-    return [Step(e["loss_bits"], e["grad_sumsq_bits"], e["params_hash"]) for e in steps]
+    numbers = [e["step"] for e in steps]
+    if not numbers or numbers != list(range(numbers[0], numbers[-1] + 1, numbers[0])):
+        raise Failed(f"steps in the log: {numbers}")
+    return [Step(e["step"], e["loss_bits"], e["grad_sumsq_bits"], e["params_hash"]) for e in steps]
 
 
 def stop_half_way(first: Path, second: Path) -> None:
@@ -226,13 +241,15 @@ def missing_isa(run: Run) -> bool:
 # ---- comparing ----
 
 def first_difference(a: list[Step], b: list[Step]) -> str | None:
-    """None when all bits are equal, else the first step and field that differ."""
-    if len(a) != len(b):
-        return f"{len(a)} steps against {len(b)}"
-    for number, (x, y) in enumerate(zip(a, b), 1):
+    """None when all bits are equal, else the first step and field that differ. `b` may hold every n-th step of `a` only."""
+    if a[-1].number != b[-1].number:
+        return f"{len(a)} steps to {a[-1].number} against {len(b)} to {b[-1].number}"
+    steps = {step.number: step for step in a}
+    for step in b:
         for field in Step._fields:
-            if getattr(x, field) != getattr(y, field):
-                return f"step {number}: {field} {getattr(x, field)} against {getattr(y, field)}"
+            mine, theirs = getattr(steps[step.number], field), getattr(step, field)
+            if mine != theirs:
+                return f"step {step.number}: {field} {mine} against {theirs}"
     return None
 
 
@@ -240,7 +257,7 @@ def losses_hash(steps: list[Step]) -> str:
     return hashlib.sha256(" ".join(step.loss for step in steps).encode()).hexdigest()[:16]
 
 
-COLUMNS = "{:24} {:11} {:28} {:16} {:16} {}"
+COLUMNS = "{:24} {:11} {:30} {:16} {:16} {}"
 
 
 def print_row(name: str, run: Run, steps: list[Step] | None, verdict: str) -> None:

@@ -9,6 +9,7 @@
 
 #define EXP_COST 8 /* an exponential, in elements of a plain addition */
 #define MAX_SEGMENTS 64
+#define BLOCK 512 /* columns that stay in the L1 cache between two passes */
 
 static void max_rows(const void *args, int64_t begin, int64_t end) {
     const LossMax *a = args;
@@ -52,9 +53,11 @@ static void grad_row(const LossGrad *a, int64_t i) {
     const int64_t target = a->target[i] - a->first_col;
     const bool here = target >= 0 && target < a->cols;
     const float at_target = here ? (exact_exp(z[target] - max) * inverse - 1.0f) * factor : 0.0f;
-#pragma GCC ivdep
-    for (int64_t c = 0; c < a->cols; c++)
-        dz[c] = (exact_exp(z[c] - max) * inverse) * factor;
+    for (int64_t c = 0; c < a->cols; c += BLOCK) {
+        const int64_t n = a->cols - c < BLOCK ? a->cols - c : BLOCK;
+        row_softmax(dz + c, z + c, n, max, inverse);
+        row_scale(dz + c, n, factor);
+    }
     for (int64_t c = a->cols; c < a->ld; c++)
         dz[c] = 0.0f;
     if (here)

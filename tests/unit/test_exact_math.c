@@ -87,6 +87,18 @@ static void test_exp_overflows_to_infinity_and_underflows_gradually(void **state
     assert_true(isnan(exact_exp(NAN)));
 }
 
+static void test_the_short_form_of_exp_has_the_bits_of_the_long_one(void **state) {
+    (void)state;
+    const uint32_t limit = exact_bits(EXACT_EXP_NEAR);
+    for (uint32_t bits = 0; bits <= limit; bits += 997) {
+        const float x = exact_from_bits(bits);
+        assert_bits(exact_exp_near(x), exact_exp(x));
+        assert_bits(exact_exp_near(-x), exact_exp(-x));
+    }
+    assert_bits(exact_exp_near(EXACT_EXP_NEAR), exact_exp(EXACT_EXP_NEAR));
+    assert_bits(exact_exp_near(-EXACT_EXP_NEAR), exact_exp(-EXACT_EXP_NEAR));
+}
+
 static void test_log_of_the_special_values(void **state) {
     (void)state;
     assert_bits(exact_log(1.0f), 0.0f);
@@ -233,6 +245,7 @@ int main(void) {
         cmocka_unit_test(test_exp_is_within_one_ulp_of_every_value),
         cmocka_unit_test(test_log_is_within_one_ulp_of_every_value),
         cmocka_unit_test(test_exp_overflows_to_infinity_and_underflows_gradually),
+        cmocka_unit_test(test_the_short_form_of_exp_has_the_bits_of_the_long_one),
         cmocka_unit_test(test_log_of_the_special_values),
         cmocka_unit_test(test_the_bits_of_fixed_values_stand),
         cmocka_unit_test(test_exp64_is_within_two_ulp),

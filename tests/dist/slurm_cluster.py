@@ -82,6 +82,7 @@ class Cluster:
         self.env = {**env, "SLURM_CONF": str(self.conf), "PATH": PATH}
         self.daemons = []
         self.spare_address = False
+        self.mpi_env = {}  # what Open MPI needs here, in jobs or not
 
     def __enter__(self):
         try:
@@ -105,7 +106,8 @@ class Cluster:
         if done.returncode != 0:
             raise Unavailable(f"no network but 127.0.0.1, and no right to add an address: {done.stderr.strip()}")
         self.spare_address = True
-        self.env.update(ONLY_LOOPBACK)
+        self.mpi_env = ONLY_LOOPBACK
+        self.env.update(self.mpi_env)
 
     def _daemon(self, name, *arguments):
         with open(self.top / f"{name}.out", "wb") as out:
@@ -196,6 +198,22 @@ class Cluster:
         """What scontrol knows about a job: {"JobState": "RUNNING", ...}."""
         words = self.must("scontrol", "-o", "show", "job", number).split()
         return dict(w.split("=", 1) for w in words if "=" in w)
+
+    def restart(self, number, limit_s=60):
+        """Starts a requeued job, which by itself waits two minutes: for good reason, since slurmd refuses it within the second
+        of its stop, and srun its step while the old slurmstepd still has the socket of that name."""
+        deadline = time.monotonic() + limit_s
+        while any(self._is_step(pid) for pid in self._of_this_cluster()):
+            assert time.monotonic() < deadline, f"job {number} does not leave\n{self.logs()}"
+            time.sleep(0.1)
+        self.must("scontrol", "update", f"jobid={number}", "StartTime=now+2")
+
+    @staticmethod
+    def _is_step(pid):
+        try:
+            return Path(f"/proc/{pid}/comm").read_text().strip() == "slurmstepd"
+        except OSError:
+            return False
 
     def wait_state(self, number, *states, limit_s=60, **members):
         """The job once it is in one of the states and has the members; one that has ended otherwise fails at once."""

@@ -63,10 +63,9 @@ class Run:
         last = self.last_step()
         return end["exit_code"] == 75 and end["step"] == last and set_names(self.dir)[-1] == f"step-{last:08d}"
 
-    def equals_straight_run(self, tmp_path):
+    def equals_straight_run(self, straight, env):
         found = steps(self.dir)
-        straight = tmp_path / "straight"
-        run_mesh((1, 1), straight, f"train.steps={len(found)}", CONSTANT, timeout=240)
+        run_mesh((1, 1), straight, f"train.steps={len(found)}", CONSTANT, env=env, timeout=240)
         assert found == steps(straight)
 
 
@@ -84,12 +83,11 @@ def test_a_signalled_job_comes_back_and_ends_with_the_bits_of_a_straight_run(slu
     assert run.saved()
     stopped = run.last_step()
     run.ends_after(stopped + MORE)
-    slurm.must("scontrol", "update", f"jobid={job}", "StartTime=now+2")  # by itself it waits two minutes; slurmd refuses
-    # it within the second in which it was stopped
+    slurm.restart(job)
     slurm.wait_state(job, "COMPLETED", ExitCode="0:0", Restarts="1")
     assert [r["step"] for r in records(run.dir, "resume")] == [stopped]
     assert run.last_step() == stopped + MORE
-    run.equals_straight_run(tmp_path)
+    run.equals_straight_run(tmp_path / "straight", slurm.mpi_env)
 
 
 def test_the_budget_is_the_time_limit_of_the_job(slurm, tmp_path):

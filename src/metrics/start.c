@@ -15,13 +15,22 @@ static void write_sizes(JsonWriter *w, const ParamTable *params) {
     json_end_object(w);
 }
 
+static void write_dims(JsonWriter *w, const char *key, int ndim, const int64_t *dim) {
+    json_begin_array(w, key);
+    for (int i = 0; i < ndim; i++)
+        json_int(w, NULL, dim[i]);
+    json_end_array(w);
+}
+
 static void write_parameter(JsonWriter *w, const Param *param, const PlanParam *plan) {
     json_begin_object(w, NULL);
     json_string(w, "name", param->name);
-    json_begin_array(w, "shape");
-    for (int i = 0; i < param->ndim; i++)
-        json_int(w, NULL, param->dim[i]);
-    json_end_array(w);
+    write_dims(w, "shape", param->ndim, param->dim);
+    if (param->tp_dim >= 0)
+        json_int(w, "tp_dim", param->tp_dim);
+    else
+        json_null(w, "tp_dim");
+    write_dims(w, "local_shape", param->ndim, plan->local_dim);
     json_string(w, "role", param->role == ROLE_MUON ? "muon" : "adamw");
     if (param->role == ROLE_MUON) {
         json_begin_object(w, "owner");
@@ -29,6 +38,7 @@ static void write_parameter(JsonWriter *w, const Param *param, const PlanParam *
         json_int(w, "replicate", plan->owner_replicate);
         json_int(w, "tp", plan->owner_tp);
         json_end_object(w);
+        json_bool(w, "distributed", plan->distributed);
         json_double(w, "cost", plan->cost);
     }
     json_end_object(w);

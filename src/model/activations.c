@@ -44,7 +44,7 @@ static void head_layout(HeadActs *head, const Leaf *leaf, Arena *arena) {
     head->sum = push(arena, N);
     head->z_t = push(arena, N);
     head->token_loss = push(arena, N);
-    const int T = leaf->tp != NULL ? comm_size(leaf->tp) : 1;
+    const int64_t T = leaf->shape->V / leaf->local.V; /* ranks of the tp axis */
     head->parts = push(arena, T > 1 ? 2 * N * T : 0);
     head->all_logits = push(arena, T > 1 ? leaf->shape->V : 0);
     head->loss = push(arena, 1);

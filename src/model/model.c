@@ -23,10 +23,10 @@ struct Model {
 /* ---- setup ----------------------------------------------------------------------------------------------------------
  */
 
-/* Measuring needs neither a device nor a communicator: without one the model is not cut. */
+/* Measuring needs neither a device nor a communicator. */
 static Leaf leaf_of(const ModelOptions *options) {
     const ModelShape *shape = options->params->shape;
-    const int tp_size = options->tp != NULL ? comm_size(options->tp) : 1;
+    const int tp_size = options->tp != NULL ? comm_size(options->tp) : options->tp_size > 0 ? options->tp_size : 1;
     const int tp_rank = options->tp != NULL ? comm_rank(options->tp) : 0;
     return (Leaf){.stream = options->device != NULL ? device_stream(options->device, STREAM_COMPUTE) : NULL,
                   .tp = options->tp,

@@ -15,7 +15,8 @@ typedef struct ModelOptions {
     const ParamTable *params;   /* borrowed */
     const Residency *residency; /* borrowed; its fields may be filled after model_create */
     Device *device;             /* borrowed; NULL while measuring */
-    Comm *tp;                   /* borrowed; size 1 without tensor parallelism; NULL while measuring: not cut */
+    Comm *tp;                   /* borrowed; size 1 without tensor parallelism; NULL while measuring */
+    int tp_size;                /* read while measuring only: ranks of the tp axis, 0 like 1 */
     int64_t B, T;               /* a leaf: sequences, tokens per sequence (upper bounds) */
     bool recompute;             /* keep only each layer's input and recompute in backward */
 } ModelOptions;

@@ -27,6 +27,7 @@ void memory_plan(const Plan *plan, const Config *config, const SetTensors *saved
     const ModelOptions model = {.params = plan->params,
                                 .B = config->batch.micro,
                                 .T = config->batch.seq_len,
+                                .tp_size = plan->mesh.tp,
                                 .recompute = config->parallel.recompute == RECOMPUTE_LAYER};
     const MemoryLine all[MEMORY_LINES] = {
         {"weights", "mesh.shard, mesh.tp", b.weights},
@@ -35,8 +36,9 @@ void memory_plan(const Plan *plan, const Config *config, const SetTensors *saved
         {"gathered weights", "parallel.reshard_after_forward, parallel.prefetch", b.gathered},
         {"gradients", "parallel.accumulate=reduce, mesh.shard", b.gradients},
         {"partial sums over leaves", "parallel.accumulate=reduce, batch.micro", b.leaf_trees},
+        {"tp buffers", "parallel.tp_buffer_reuse, mesh.shard", b.tp_buffers},
         {"optimizer scratch", "mesh.shard", b.scratch},
-        {"activations", "batch.micro, batch.seq_len", model_activation_nbytes(&model)},
+        {"activations", "batch.micro, batch.seq_len, mesh.tp", model_activation_nbytes(&model)},
         {"checkpoint copy", "checkpoint.every", snapshot_nbytes(plan, saved, coord)},
     };
     memcpy(lines, all, sizeof all);
@@ -96,9 +98,9 @@ Status memory_check(const char *config_path, size_t node_nbytes, int ranks, cons
         str_printf(&text, "\n    %s: %.1f MiB per rank; lowered by %s", line.what, (double)line.nbytes / 1048576.0,
                    line.keys);
     }
-    const Status status =
-        STATUS_FAIL(STATUS_NO_MEMORY, "%s: %d ranks of this node plan %.1f MiB, more than 95 %% of the %.1f MiB available:%s",
-                    config_path, ranks, (double)node_nbytes / 1048576.0, (double)available / 1048576.0, text.text);
+    const Status status = STATUS_FAIL(
+        STATUS_NO_MEMORY, "%s: %d ranks of this node plan %.1f MiB, more than 95 %% of the %.1f MiB available:%s",
+        config_path, ranks, (double)node_nbytes / 1048576.0, (double)available / 1048576.0, text.text);
     str_deinit(&text);
     return status;
 }

@@ -12,7 +12,7 @@ typedef struct MemoryLine {
     size_t nbytes;
 } MemoryLine;
 
-#define MEMORY_LINES 9
+#define MEMORY_LINES 10
 
 /* The rank at `coord`; every line, also empty ones. `saved`: the tensors of a checkpoint set, NULL when none is saved. */
 void memory_plan(const Plan *plan, const Config *config, const SetTensors *saved, MeshCoord coord,

@@ -84,41 +84,65 @@ static void text_head(const Blueprint *b, Str *out) {
                plan->flat_tree ? "the flat tree over the leaves: the bits of every other mesh of which this is said"
                                : "not the flat tree over the leaves: the bits are those of this mesh and mode only");
     str_printf(out, "numerics    %s, %d segments\n", c->numerics.fast ? "fast" : "exact", b->shape.segments);
-    str_printf(out, "weights     Muon unsharded %s, AdamW unsharded %s\n",
-               c->parallel.reshard_muon ? "twice per leaf (Z3)" : "once per step (Z2)",
-               c->parallel.reshard_adamw ? "twice per leaf (Z3)" : "once per step (Z2)");
+    if (plan->ddp)
+        str_append(out, "weights     ddp: every rank keeps all of its tp slice\n");
+    else
+        str_printf(out, "weights     Muon unsharded %s, AdamW unsharded %s\n",
+                   c->parallel.reshard_muon ? "twice per leaf (Z3)" : "once per step (Z2)",
+                   c->parallel.reshard_adamw ? "twice per leaf (Z3)" : "once per step (Z2)");
     str_printf(out, "parameters  %" PRId64 " Muon + %" PRId64 " AdamW = %" PRId64 "\n",
                params_total(&b->params, ROLE_MUON), params_total(&b->params, ROLE_ADAMW),
                params_total(&b->params, ROLE_MUON) + params_total(&b->params, ROLE_ADAMW));
     str_printf(out, "plan        %016" PRIx64 "\n", plan->hash);
 }
 
-static void shape_text(const Param *param, char *buf, size_t capacity) {
-    if (param->ndim == 2)
-        str_format(buf, capacity, "[%" PRId64 ", %" PRId64 "]", param->dim[0], param->dim[1]);
+static void shape_text(int ndim, const int64_t *dim, char *buf, size_t capacity) {
+    if (ndim == 2)
+        str_format(buf, capacity, "[%" PRId64 ", %" PRId64 "]", dim[0], dim[1]);
     else
-        str_format(buf, capacity, "[%" PRId64 "]", param->dim[0]);
+        str_format(buf, capacity, "[%" PRId64 "]", dim[0]);
 }
 
+/* Where Newton-Schulz runs on a matrix, and which. */
+static void text_muon(const PlanParam *p, Str *out) {
+    char owner[32];
+    str_format(owner, sizeof owner, "(%d, %d)", p->owner_shard, p->owner_replicate);
+    str_printf(out, "  %-18s  %8d  %-6s  %12.6f%s", owner, p->owner_tp, p->ns.gram ? "gram" : "direct", p->cost / GFLOP,
+               p->distributed ? "  in slices" : "");
+}
+
+/* A tensor that tp cuts shows the dimension and a rank's slice; rows of vocabulary padding count in the slice. */
 static void text_parameters(const Blueprint *b, Str *out) {
     int width = 4;
-    char shape[64], owner[32];
+    char shape[64], slice[64], dim[8];
     for (int i = 0; i < b->params.count; i++)
         if ((int)strlen(b->params.row[i].name) > width)
             width = (int)strlen(b->params.row[i].name);
-    str_printf(out, "\n%-*s  %-16s  %-5s  %-18s  %-6s  %12s\n", width, "name", "shape", "role", "owner", "NS", "GFLOP");
-    str_printf(out, "%-*s  %-16s  %-5s  %-18s\n", width, "", "", "", "(shard, replicate)");
+    str_printf(out, "\n%-*s  %-16s  %6s  %-16s  %-5s  %-18s  %8s  %-6s  %12s\n", width, "name", "shape", "tp dim",
+               "slice", "role", "owner", "tp owner", "NS", "GFLOP");
+    str_printf(out, "%-*s  %-16s  %6s  %-16s  %-5s  %-18s\n", width, "", "", "", "", "", "(shard, replicate)");
     for (int i = 0; i < b->params.count; i++) {
         const Param *row = &b->params.row[i];
         const PlanParam *p = &b->plan.param[i];
-        shape_text(row, shape, sizeof shape);
-        if (row->role == ROLE_ADAMW) {
-            str_printf(out, "%-*s  %-16s  AdamW\n", width, row->name, shape);
-            continue;
-        }
-        str_format(owner, sizeof owner, "(%d, %d, %d)", p->owner_shard, p->owner_replicate, p->owner_tp);
-        str_printf(out, "%-*s  %-16s  %-5s  %-18s  %-6s  %12.6f\n", width, row->name, shape, "Muon", owner,
-                   p->ns.gram ? "gram" : "direct", p->cost / GFLOP);
+        shape_text(row->ndim, row->dim, shape, sizeof shape);
+        shape_text(row->ndim, p->local_dim, slice, sizeof slice);
+        str_format(dim, sizeof dim, row->tp_dim < 0 ? "-" : "%d", row->tp_dim);
+        str_printf(out, "%-*s  %-16s  %6s  %-16s  %-5s", width, row->name, shape, dim, slice,
+                   row->role == ROLE_MUON ? "Muon" : "AdamW");
+        if (row->role == ROLE_MUON)
+            text_muon(p, out);
+        str_append(out, "\n");
+    }
+}
+
+/* Slices of matrices with the same tp owner travel together. */
+static void text_tp_parts(const Blueprint *b, Str *out) {
+    if (b->plan.nparts > 0)
+        str_append(out, "\ngradients to their tp owners, each one message over tp, and its update back\n");
+    for (int i = 0; i < b->plan.nparts; i++) {
+        const PlanTpPart *part = &b->plan.tp_part[i];
+        str_printf(out, "%-40s  tp %d  %2d matri%s  %12" PRId64 " elements\n", b->plan.group[part->group].what,
+                   part->owner_tp, part->count, part->count == 1 ? "x   " : "ces ", part->payload);
     }
 }
 
@@ -129,7 +153,9 @@ static void text_units(const Blueprint *b, Str *out) {
         str_printf(out, "%-40s  %2d matri%s  %12" PRId64 " elements\n", group->what, group->count,
                    group->count == 1 ? "x   " : "ces ", group->payload);
     }
-    str_append(out, "\nAdamW blocks, dealt to the shard axis in equal runs\n");
+    text_tp_parts(b, out);
+    str_append(out, b->plan.ddp ? "\nAdamW blocks, on every rank\n"
+                                : "\nAdamW blocks, dealt to the shard axis in equal runs\n");
     for (int unit = 0; unit < b->params.nunits; unit++) {
         const PlanUnit *u = &b->plan.unit[unit];
         str_printf(out, "%-40s  %2d tensors   %12" PRId64 " elements in %" PRId64 " blocks, %" PRId64 " per rank\n",
@@ -213,10 +239,7 @@ static void json_dims(JsonWriter *w, const char *key, int ndim, const int64_t *d
     json_end_array(w);
 }
 
-static void json_parameter(JsonWriter *w, const Param *row, const PlanParam *p, int tp) {
-    int64_t local[2] = {row->padded_dim0, row->dim[1]};
-    if (row->tp_dim >= 0)
-        local[row->tp_dim] /= tp;
+static void json_parameter(JsonWriter *w, const Param *row, const PlanParam *p) {
     json_begin_object(w, NULL);
     json_string(w, "name", row->name);
     json_dims(w, "shape", row->ndim, row->dim);
@@ -234,9 +257,10 @@ static void json_parameter(JsonWriter *w, const Param *row, const PlanParam *p, 
         json_int(w, "tp_dim", row->tp_dim);
     else
         json_null(w, "tp_dim");
-    json_dims(w, "local_shape", row->ndim, local);
+    json_dims(w, "local_shape", row->ndim, p->local_dim);
     json_string(w, "algorithm", row->role == ROLE_ADAMW ? NULL : p->ns.gram ? "gram" : "direct");
     json_double(w, "cost", row->role == ROLE_MUON ? p->cost : 0.0);
+    json_bool(w, "distributed", p->distributed);
     json_end_object(w);
 }
 
@@ -307,7 +331,7 @@ void report_json(const Blueprint *b, Str *out) {
     json_end_object(&w);
     json_begin_array(&w, "parameters");
     for (int i = 0; i < b->params.count; i++)
-        json_parameter(&w, &b->params.row[i], &b->plan.param[i], mesh.tp);
+        json_parameter(&w, &b->params.row[i], &b->plan.param[i]);
     json_end_array(&w);
     json_begin_object(&w, "load");
     json_double(&w, "max", load.max);

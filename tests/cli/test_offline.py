@@ -119,7 +119,8 @@ def test_plan_json_has_the_promised_members(place):
     names = [p["name"] for p in report["parameters"]]
     assert names[0] == "model.embed_tokens.weight" and names[-1] == "lm_head.weight" and len(names) == 1 + 2 * 9 + 2
     for p in report["parameters"]:
-        assert list(p) == ["name", "shape", "role", "owner", "tp_dim", "local_shape", "algorithm", "cost"]
+        assert list(p) == ["name", "shape", "role", "owner", "tp_dim", "local_shape", "algorithm", "cost",
+                           "distributed"]
         if p["role"] == "ADAMW":
             assert p["owner"] is None and p["algorithm"] is None
             continue
@@ -167,6 +168,65 @@ def test_plan_in_words_has_every_part(place):
     for part in ("replicate 1 x shard 2 x tp 1 = 2 ranks", "the flat tree", "model.layers.1.mlp.down_proj.weight", "packed buffers",
                  "AdamW blocks", "bound max(mean, largest)", "gathered weights", "reduce_scatter", "FLOP per step"):
         assert part in done.stdout, part
+
+
+TP = ("mesh.replicate=2", "mesh.shard=2", "mesh.tp=2")
+
+
+def test_plan_shows_slices_and_tp_owners(place):
+    report = plan("a.yaml", *TP, cwd=place)
+    muon = {p["name"]: p for p in report["parameters"] if p["role"] == "MUON"}
+    for name, p in muon.items():
+        dim = 1 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0
+        assert p["tp_dim"] == dim
+        assert p["local_shape"] == [size // 2 if i == dim else size for i, size in enumerate(p["shape"])]
+        assert p["owner"]["tp"] in (0, 1) and p["distributed"] is False
+    assert {p["owner"]["tp"] for p in muon.values()} == {0, 1}
+    by_name = {p["name"]: p for p in report["parameters"]}
+    assert (by_name["lm_head.weight"]["tp_dim"], by_name["lm_head.weight"]["local_shape"]) == (0, [128, 32])
+    assert (by_name["model.norm.weight"]["tp_dim"], by_name["model.norm.weight"]["local_shape"]) == (None, [32])
+    load = [0.0] * 8
+    for p in muon.values():
+        owner = p["owner"]
+        load[(owner["replicate"] * 2 + owner["shard"]) * 2 + owner["tp"]] += p["cost"]
+    assert report["load"]["max"] == pytest.approx(max(load)) and report["load"]["mean"] == pytest.approx(sum(load) / 8)
+    assert any(rank["tp_buffers"] > 0 for rank in report["bytes_per_rank"])
+    done = run("a.yaml", "--plan", *TP, cwd=place)
+    assert done.returncode == 0, done.stderr
+    for part in ("tp 2 = 8 ranks", "tp dim", "tp owner", "[16, 32]", "gradients to their tp owners", "tp buffers", "bound max(mean, largest)"):
+        assert part in done.stdout, part
+
+
+@pytest.mark.parametrize("gram", ["off", "beneficial", "always"])
+def test_plan_traffic_over_tp_follows_the_formulas(place, gram):
+    report = plan("a.yaml", *TP, f"optimizer.muon.tp_distributed_gram={gram}", cwd=place)
+    gathered, rounds = 0, 0
+    for p in report["parameters"]:
+        if p["role"] != "MUON":
+            continue
+        out, cols = p["shape"]
+        d, long = min(out, cols), p["tp_dim"] == (1 if out <= cols else 0)
+        trips = 1 + 1 if p["algorithm"] == "gram" else 5
+        assert p["distributed"] == (long and (gram == "always" or (gram == "beneficial" and trips * d * d < out * cols)))
+        if p["distributed"]:
+            rounds += 2 * trips * d * d * F32
+        else:
+            gathered += out * cols * F32 // 2
+    tp = report["comm_bytes"]["tp"]
+    assert tp["gather"]["bus_bytes"] == tp["scatter"]["bus_bytes"] == gathered
+    assert tp.get("reduce", {}).get("bus_bytes", 0) + tp.get("broadcast", {}).get("bus_bytes", 0) == rounds
+    assert (rounds > 0) == (gram == "always")
+    done = run("a.yaml", "--plan", *TP, f"optimizer.muon.tp_distributed_gram={gram}", cwd=place)
+    assert ("in slices" in done.stdout) == (gram == "always")
+
+
+def test_plan_of_ddp_keeps_all_weights(place):
+    done = run("a.yaml", "--plan", "mesh.shard=2", "parallel.data=ddp", cwd=place)
+    assert done.returncode == 0 and "ddp: every rank keeps" in done.stdout and "on every rank" in done.stdout
+    report = plan("a.yaml", "mesh.shard=2", "mesh.replicate=2", "parallel.data=ddp", cwd=place)
+    comm = report["comm_bytes"]
+    for op in ("reduce", "broadcast"):
+        assert sum(comm[axis][op]["bus_bytes"] for axis in ("shard", "replicate")) == (4 - 1) * F32 * muon_elements(report)
 
 
 def test_plan_says_when_the_sums_are_not_the_flat_tree(place):

@@ -3,7 +3,7 @@
 
 #include "train/memory.h"
 
-enum { WEIGHTS, MOMENTUM, MOMENTS, GATHERED, GRADIENTS, LEAF_TREES, SCRATCH, ACTIVATIONS, CHECKPOINT };
+enum { WEIGHTS, MOMENTUM, MOMENTS, GATHERED, GRADIENTS, LEAF_TREES, TP_BUFFERS, SCRATCH, ACTIVATIONS, CHECKPOINT };
 
 static const MeshCoord origin = {0, 0, 0};
 
@@ -24,9 +24,9 @@ static void plan_lines(Config c, MeshShape mesh, MeshCoord at, MemoryLine lines[
 
 static void test_lines_stand_in_order_and_name_their_keys(void **state) {
     (void)state;
-    static const char *const names[MEMORY_LINES] = {"weights",           "momentum",    "moments",
-                                                    "gathered weights",  "gradients",   "partial sums over leaves",
-                                                    "optimizer scratch", "activations", "checkpoint copy"};
+    static const char *const names[MEMORY_LINES] = {
+        "weights",    "momentum",          "moments",     "gathered weights", "gradients", "partial sums over leaves",
+        "tp buffers", "optimizer scratch", "activations", "checkpoint copy"};
     MemoryLine lines[MEMORY_LINES];
     size_t total = 0;
     plan_lines(fixture_config(), (MeshShape){2, 2, 1}, origin, lines);
@@ -50,7 +50,8 @@ static void check_allocated(Config c) {
     assert_int_equal(device_create(&device, &options), STATUS_OK);
     assert_int_equal(parallel_create(&parallel, &p->plan, &p->config, &mesh, device), STATUS_OK);
     const ParallelBytes b = parallel_measure(&p->plan, &p->config, origin);
-    assert_int_equal(b.weights + b.momentum + b.moments + b.gathered + b.gradients + b.leaf_trees + b.scratch,
+    assert_int_equal(b.weights + b.momentum + b.moments + b.gathered + b.gradients + b.leaf_trees + b.tp_buffers +
+                         b.scratch,
                      parallel_nbytes(parallel));
     parallel_destroy(parallel);
     device_destroy(device);
@@ -136,6 +137,56 @@ static void test_activations_grow_with_the_leaf(void **state) {
     assert_true(two[ACTIVATIONS].nbytes > one[ACTIVATIONS].nbytes * 3 / 2);
 }
 
+static void test_tensor_parallelism_divides_activations_and_not_what_every_rank_sees(void **state) {
+    (void)state;
+    MemoryLine one[MEMORY_LINES], two[MEMORY_LINES], four[MEMORY_LINES];
+    Config c = fixture_kind(5); /* wide layers, one kv head left per rank of two */
+    c.model.n_kv_heads = 4;
+    plan_lines(c, (MeshShape){1, 1, 1}, origin, one);
+    plan_lines(c, (MeshShape){1, 1, 2}, origin, two);
+    plan_lines(c, (MeshShape){1, 1, 4}, origin, four);
+    assert_true(four[ACTIVATIONS].nbytes < two[ACTIVATIONS].nbytes &&
+                two[ACTIVATIONS].nbytes < one[ACTIVATIONS].nbytes);
+    assert_true(2 * two[ACTIVATIONS].nbytes > one[ACTIVATIONS].nbytes); /* the residual stream is whole everywhere */
+    assert_true(two[WEIGHTS].nbytes < one[WEIGHTS].nbytes);
+}
+
+/* A tp owner's room for gathered gradients and scattered updates, and its largest whole matrix. */
+static size_t expected_tp_buffers(const Planned *p, MeshCoord at) {
+    int64_t nelem = 0, largest = 0;
+    for (int i = 0; i < p->params.count; i++) {
+        const PlanParam *pp = &p->plan.param[i];
+        if (p->params.row[i].role != ROLE_MUON || pp->distributed || pp->owner_rank != mesh_rank(p->plan.mesh, at))
+            continue;
+        const int64_t numel = param_numel(&p->params.row[i]);
+        assert_int_equal(pp->local_nelem % PLAN_ALIGN, 0); /* nothing is padded in these models */
+        nelem += 2 * numel;
+        largest = numel > largest ? numel : largest;
+    }
+    return (size_t)(nelem + largest) * sizeof(float);
+}
+
+static void test_tp_buffers_are_counted_whether_kept_or_not(void **state) {
+    (void)state;
+    static const DistributedGram modes[] = {GRAM_OFF, GRAM_ALWAYS};
+    size_t total[2] = {0, 0};
+    for (int mode = 0; mode < 2; mode++)
+        for (BufferReuse reuse = REUSE_OFF; reuse <= REUSE_ALL; reuse++) {
+            Config c = fixture_config();
+            c.parallel.tp_buffer_reuse = reuse;
+            c.optimizer.muon.tp_distributed_gram = modes[mode];
+            Planned *p = planned_create(c, (MeshShape){2, 2, 2});
+            for (int r = 0; r < 8; r++) {
+                MemoryLine lines[MEMORY_LINES];
+                lines_at(p, mesh_coord(p->plan.mesh, r), lines);
+                assert_int_equal(lines[TP_BUFFERS].nbytes, expected_tp_buffers(p, mesh_coord(p->plan.mesh, r)));
+                total[mode] += lines[TP_BUFFERS].nbytes;
+            }
+            planned_destroy(p);
+        }
+    assert_true(total[1] > 0 && total[1] < total[0]); /* matrices that stay in slices need none */
+}
+
 static void test_no_checkpoint_is_no_copy(void **state) {
     (void)state;
     MemoryLine lines[MEMORY_LINES];
@@ -170,6 +221,8 @@ int main(void) {
         cmocka_unit_test(test_keeping_weights_costs_gathered_memory),
         cmocka_unit_test(test_partial_sums_grow_with_the_digits_of_the_rounds),
         cmocka_unit_test(test_activations_grow_with_the_leaf),
+        cmocka_unit_test(test_tensor_parallelism_divides_activations_and_not_what_every_rank_sees),
+        cmocka_unit_test(test_tp_buffers_are_counted_whether_kept_or_not),
         cmocka_unit_test(test_no_checkpoint_is_no_copy),
         cmocka_unit_test(test_a_node_without_room_is_refused_with_the_largest_lines_and_their_keys),
     };

@@ -14,7 +14,7 @@
 
 static const char yaml[] = "model: {family: llama, d_model: 64, n_layers: 2, n_heads: 8, n_kv_heads: 4, head_dim: 8, "
                            "d_ff: 176, vocab_size: 250, "
-                           "max_seq_len: 512}\nmesh: {replicate: 1, shard: 2, tp: 1}\ndata: {train: a.txt}\n";
+                           "max_seq_len: 512}\nmesh: {replicate: 1, shard: 1, tp: 2}\ndata: {train: a.txt}\n";
 
 /* Everything a start record is made of, for a mesh of two ranks. */
 typedef struct Fixture {
@@ -36,7 +36,7 @@ static int set_up(void **state) {
     f.shape = model_shape(&f.config);
     if (params_create(&f.params, &f.shape, &f.config) != STATUS_OK)
         return -1;
-    plan_create(&f.plan, &f.params, &f.config, (MeshShape){1, 2, 1});
+    plan_create(&f.plan, &f.params, &f.config, (MeshShape){1, 1, 2});
     str_format(f.hosts[0], sizeof f.hosts[0], "node-a");
     str_format(f.hosts[1], sizeof f.hosts[1], "node-b");
     f.world = (World){.size = 2, .hosts = f.hosts[0]};
@@ -86,7 +86,7 @@ static void test_the_start_record_names_roles_owners_and_hosts(void **state) {
     assert_int_equal(number(root, "schema"), 1);
     assert_string_equal(json_as_string(json_get(root, "run_id")), f->start.run_id);
     assert_true(json_is_object(json_get(root, "config")));
-    assert_int_equal(number(json_get(root, "mesh"), "shard"), 2);
+    assert_int_equal(number(json_get(root, "mesh"), "tp"), 2);
     assert_string_equal(json_as_string(json_at(json_get(root, "hosts"), 1)), "node-b");
     assert_string_equal(json_as_string(json_get(json_get(root, "numerics"), "mode")), "exact");
     assert_int_equal(number(json_get(root, "model"), "vocab_padded"), 256);
@@ -99,8 +99,22 @@ static void test_the_start_record_names_roles_owners_and_hosts(void **state) {
         assert_string_equal(json_as_string(json_get(p, "name")), f->params.row[i].name);
         assert_string_equal(json_as_string(json_get(p, "role")), muon ? "muon" : "adamw");
         assert_true(json_is_object(json_get(p, "owner")) == muon);
-        if (muon)
+        if (muon) {
             assert_int_equal(number(json_get(p, "owner"), "shard"), f->plan.param[i].owner_shard);
+            assert_int_equal(number(json_get(p, "owner"), "tp"), f->plan.param[i].owner_tp);
+        }
+        const JsonValue *local = json_get(p, "local_shape");
+        assert_int_equal(json_count(local), f->params.row[i].ndim);
+        int64_t size = 0, slice = 1;
+        for (int d = 0; d < json_count(local); d++) {
+            assert_true(json_as_int(json_at(local, d), &size));
+            slice *= size;
+        }
+        assert_int_equal(slice, f->plan.param[i].local_nelem);
+        if (f->params.row[i].tp_dim >= 0)
+            assert_int_equal(number(p, "tp_dim"), f->params.row[i].tp_dim);
+        else
+            assert_non_null(json_get(p, "tp_dim"));
         numel += param_numel(&f->params.row[i]);
     }
     assert_int_equal(number(json_get(root, "model"), "parameters"), numel);
@@ -114,7 +128,7 @@ static void test_the_summary_is_for_people(void **state) {
     Fixture *f = *state;
     Str text = {0};
     console_start_text(&f->start, &text);
-    assert_non_null(strstr(text.text, "replicate 1 x shard 2 x tp 1 = 2 ranks, fsdp, cpu avx2 with 1 thread each"));
+    assert_non_null(strstr(text.text, "replicate 1 x shard 1 x tp 2 = 2 ranks, fsdp, cpu avx2 with 1 thread each"));
     assert_non_null(strstr(text.text, "2 layers, width 64"));
     assert_non_null(strstr(text.text, "17 tokens at the ends of files"));
     assert_non_null(strstr(text.text, "exact, 8 segments"));

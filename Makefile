@@ -33,6 +33,7 @@ OBJ     = $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(MAINS),$(SRC))) \
 LIB     = $(BUILD)/libdmuon.a
 UNIT    = $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(sort $(wildcard tests/unit/test_*.c)))
 DIST    = $(patsubst tests/dist/%.c,$(BUILD)/dist/%,$(sort $(wildcard tests/dist/*.c)))
+FUZZ    = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 BENCH   = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard tests/bench/*.c)))
 PROGS   = $(BINDIR)/dmuon-train $(if $(wildcard src/cli/ckpt_main.c),$(BINDIR)/dmuon-ckpt)
 
@@ -91,6 +92,9 @@ $(BUILD)/unit/%: $(BUILD)/tests/unit/%.o $(LIB)
 $(BUILD)/dist/%: $(BUILD)/tests/dist/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -lcmocka -o $@
+$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -o $@
 $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -lopenblas -o $@
@@ -101,18 +105,18 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
 PYTEST = tests/cli tests/dist
 TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(BUILD) DM_BIN=$(BINDIR) \
            ASAN_OPTIONS=fast_unwind_on_malloc=0 \
-           LSAN_OPTIONS=suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp
+           LSAN_OPTIONS=suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0 TSAN_OPTIONS=ignore_noninstrumented_modules=1
 
 ## demo: train llama-1m on the King James text with 8 ranks (replicate 2 x shard 4), 200 steps
 demo: all
 	$(Q)scripts/demo.sh $(BINDIR)
 
 ## check: the tests, within 20 minutes on two cores (SAN=address,undefined for sanitizers)
-check: all deps-lint deps-dist deps-slurm $(UNIT) $(DIST)
+check: all deps-lint deps-dist deps-slurm $(UNIT) $(DIST) $(FUZZ)
 	$(Q)$(TEST_ENV) scripts/run_tests.py $(UNIT) -- $(PYTEST)
 
 ## check-full: also what is too long for every change
-check-full: all deps-lint deps-dist deps-slurm $(UNIT) $(DIST)
+check-full: all deps-lint deps-dist deps-slurm $(UNIT) $(DIST) $(FUZZ)
 	$(Q)$(TEST_ENV) DM_SLOW=1 scripts/run_tests.py $(UNIT) -- $(PYTEST)
 
 unit: $(UNIT)
@@ -125,6 +129,11 @@ reproduce: all
 ## bench: speed as ratios of the same run; the figures go to build/bench.json
 bench: deps-bench all $(BENCH)
 	$(Q)$(TEST_ENV) scripts/bench.py
+
+## fuzz: run every libFuzzer target for FUZZ_S seconds (600) on its corpus; needs clang
+FUZZ_S ?= 600
+fuzz: deps deps-fuzz
+	$(Q)scripts/fuzz.sh $(FUZZ_S)
 
 ## lint: layers, format, cppcheck
 lint: deps-lint

@@ -12,6 +12,7 @@
 #include "metrics/trace_export.h"
 #include "train/budget.h"
 #include "train/eval.h"
+#include "train/replicas.h"
 #include "train/sample.h"
 #include "train/signals.h"
 #include "train/step.h"
@@ -225,12 +226,14 @@ static Status run_step(Loop *loop, bool *stop) {
     return STATUS_OK;
 }
 
-/* What follows a step: evaluation, sample, checkpoint. */
+/* What follows a step: comparison of the replicas, evaluation, sample, checkpoint. */
 static Status after_step(Loop *loop, bool *stop) {
     Session *s = loop->session;
     const Config *c = &s->config;
     const int64_t step = s->progress.step;
     const bool last = step == s->total_steps;
+    if (due(c->log.replica_check_every, step))
+        TRY(replicas_check(s));
     if (s->val && !*stop && (due(c->train.eval_every, step) || (last && c->train.eval_every > 0)))
         TRY(run_eval(loop, stop));
     if (!*stop && due(c->train.sample_every, step))

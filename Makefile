@@ -7,6 +7,8 @@ VARIANT = $(if $(DEBUG),debug,release)$(if $(SAN),-$(subst $(COMMA),-,$(SAN)))
 BUILD   = build/$(VARIANT)
 BINDIR  = $(if $(DEBUG)$(SAN),$(BUILD)/bin,bin)
 PREFIX ?= /usr/local
+# Debian's own python: the one that python3-pytest and python3-numpy are installed for.
+PYTHON ?= /usr/bin/python3
 Q       = $(if $(V),,@)
 
 WARN    = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wmissing-prototypes -Werror
@@ -113,22 +115,22 @@ demo: all
 
 ## check: the tests, within 20 minutes on two cores (SAN=address,undefined for sanitizers)
 check: all deps-lint deps-dist deps-slurm $(UNIT) $(DIST) $(FUZZ)
-	$(Q)$(TEST_ENV) scripts/run_tests.py $(UNIT) -- $(PYTEST)
+	$(Q)$(TEST_ENV) $(PYTHON) scripts/run_tests.py $(UNIT) -- $(PYTEST)
 
 ## check-full: also what is too long for every change
 check-full: all deps-lint deps-dist deps-slurm $(UNIT) $(DIST) $(FUZZ)
-	$(Q)$(TEST_ENV) DM_SLOW=1 scripts/run_tests.py $(UNIT) -- $(PYTEST)
+	$(Q)$(TEST_ENV) DM_SLOW=1 $(PYTHON) scripts/run_tests.py $(UNIT) -- $(PYTEST)
 
 unit: $(UNIT)
-	$(Q)$(TEST_ENV) scripts/run_tests.py $(UNIT) --
+	$(Q)$(TEST_ENV) $(PYTHON) scripts/run_tests.py $(UNIT) --
 
 ## reproduce: run the table of meshes and modes and compare every bit; RUN=name starts one row
 reproduce: all
-	$(Q)$(TEST_ENV) scripts/reproduce.py $(RUN)
+	$(Q)$(TEST_ENV) $(PYTHON) scripts/reproduce.py $(RUN)
 
 ## bench: speed as ratios of the same run; the figures go to build/bench.json
 bench: deps-bench all $(BENCH)
-	$(Q)$(TEST_ENV) scripts/bench.py
+	$(Q)$(TEST_ENV) $(PYTHON) scripts/bench.py
 
 ## fuzz: run every libFuzzer target for FUZZ_S seconds (600) on its corpus; needs clang
 FUZZ_S ?= 600
@@ -137,7 +139,7 @@ fuzz: deps deps-fuzz
 
 ## lint: layers, format, cppcheck
 lint: deps-lint
-	$(Q)scripts/check_layers.py
+	$(Q)$(PYTHON) scripts/check_layers.py
 	$(Q)clang-format --dry-run -Werror $(shell find src kernels tests -name '*.[ch]')
 	$(Q)cppcheck --quiet --error-exitcode=1 --enable=warning,portability --inline-suppr --suppressions-list=scripts/cppcheck.supp -Isrc -I. $(if $(wildcard src),src kernels)
 

@@ -109,7 +109,7 @@ TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(
            ASAN_OPTIONS=fast_unwind_on_malloc=0 \
            LSAN_OPTIONS=suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0 TSAN_OPTIONS=ignore_noninstrumented_modules=1
 
-## demo: train llama-1m on the King James text with 8 ranks (replicate 2 x shard 4), 200 steps
+## demo: train llama-1m on the King James text with 8 ranks (replicate 2 x shard 2 x tp 2), 200 steps
 demo: all
 	$(Q)scripts/demo.sh $(BINDIR)
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "kernels/cpu/gemm_tile.h"
+
 /* The tile only stays in registers when its loops vanish before the compiler decides where the array lives. */
 #define UNROLL_TILE _Pragma("GCC unroll 16")
 
@@ -41,28 +43,28 @@ void attention_chains(const Chains *chains) {
     }
 }
 
-static void pack_row(float *restrict dst, const float *restrict x, int64_t n) {
-    memcpy(dst, x, (size_t)n * sizeof *dst);
-    memset(dst + n, 0, (size_t)(GEMM_NR - n) * sizeof *dst);
+/* One block of contracted elements, packed as the matrix product packs its own. */
+static void pack_block(GemmBlock *block, int64_t len) {
+    block->nsteps = 1;
+    block->len = len;
+    block->step[0] = (GemmStep){.len = len};
 }
 
 void attention_pack_rows(float *dst, Rows rows, int64_t padded_n) {
+    GemmBlock block;
+    pack_block(&block, rows.n);
+    const GemmSource source = {.x = rows.x, .ld = rows.stride, .along = true};
     for (int64_t d = 0; d < rows.D; d += GEMM_NR) {
-        const int64_t n = rows.D - d < GEMM_NR ? rows.D - d : GEMM_NR;
-        for (int64_t j = 0; j < rows.n; j++)
-            pack_row(dst + (d * padded_n + j * GEMM_NR), rows.x + j * rows.stride + d, n);
-        memset(dst + d * padded_n + rows.n * GEMM_NR, 0, (size_t)((padded_n - rows.n) * GEMM_NR) * sizeof *dst);
+        float *panel = dst + d * padded_n;
+        ISA_NAME(gemm_pack_b)(panel, &block, &source, d, rows.D - d);
+        memset(panel + rows.n * GEMM_NR, 0, (size_t)((padded_n - rows.n) * GEMM_NR) * sizeof *panel);
     }
 }
 
 void attention_pack_columns(float *dst, Rows rows) {
-    for (int64_t j = 0; j < rows.n; j += GEMM_NR) {
-        float *panel = dst + j * rows.D;
-        const int64_t n = rows.n - j < GEMM_NR ? rows.n - j : GEMM_NR;
-        if (n < GEMM_NR)
-            memset(panel, 0, (size_t)(rows.D * GEMM_NR) * sizeof *panel);
-        for (int64_t l = 0; l < n; l++)
-            for (int64_t d = 0; d < rows.D; d++)
-                panel[d * GEMM_NR + l] = rows.x[(j + l) * rows.stride + d];
-    }
+    GemmBlock block;
+    pack_block(&block, rows.D);
+    const GemmSource source = {.x = rows.x, .ld = rows.stride};
+    for (int64_t j = 0; j < rows.n; j += GEMM_NR)
+        ISA_NAME(gemm_pack_b)(dst + j * rows.D, &block, &source, j, rows.n - j);
 }

@@ -11,6 +11,7 @@
 #include "kernels/cpu/attention_backward.c"
 #include "kernels/cpu/attention_forward.c"
 #include "kernels/cpu/attention_tile.c"
+#include "kernels/cpu/gemm_pack.c"
 #include "kernels/cpu/row_ops.c"
 #include "kernels/cpu/split.c"
 #pragma GCC pop_options

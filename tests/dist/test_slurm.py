@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from helpers import ROOT, SLOW, TINY, TRAIN, environment, records, run_mesh, set_names, steps
+from helpers import ROOT, TINY, TRAIN, environment, records, run_mesh, set_names, steps
 from slurm_cluster import Cluster, Unavailable, why_not
 
 SCRIPT = "scripts/train.sbatch"
@@ -102,7 +102,7 @@ def test_the_budget_is_the_time_limit_of_the_job(slurm, tmp_path):
     assert 15 <= seconds <= 30
 
 
-@pytest.mark.parametrize("launcher", ["srun", pytest.param("mpirun", marks=pytest.mark.skipif(not SLOW, reason="DM_SLOW=1"))])
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
 def test_a_cancelled_job_does_not_come_back(slurm, tmp_path, launcher):
     run = Run(tmp_path)
     job = submit(slurm, run, "--time=10", DMUON_LAUNCH=launcher)

@@ -19,6 +19,18 @@
 #define TAG_KINDS 8
 #define TAG_SEQUENCES 256
 
+/* ThreadSanitizer does not look into MPI: it is told which bytes a message reads or writes, when it is posted and when
+ * it is over, since they belong to the library in between. */
+#if defined(__SANITIZE_THREAD__)
+void __tsan_read_range(void *at, unsigned long nbytes);
+void __tsan_write_range(void *at, unsigned long nbytes);
+#define TELL_READ(at, nbytes) __tsan_read_range(at, (unsigned long)(nbytes))
+#define TELL_WRITE(at, nbytes) __tsan_write_range(at, (unsigned long)(nbytes))
+#else
+#define TELL_READ(at, nbytes) ((void)(at), (void)(nbytes))
+#define TELL_WRITE(at, nbytes) ((void)(at), (void)(nbytes))
+#endif
+
 struct Channel {
     MPI_Comm comm; /* owned */
     int rank, size;
@@ -117,6 +129,17 @@ static int64_t piece_at(const Flow *flow, int64_t offset) {
     return flow->nbytes - offset < flow->chunk ? flow->nbytes - offset : flow->chunk;
 }
 
+static char *place_at(const Flow *flow, int64_t offset) {
+    return flow->buf + (flow->ring ? offset / flow->chunk % FLOW_WINDOW * flow->chunk : offset);
+}
+
+static void tell(const Flow *flow, char *at, int64_t nbytes) {
+    if (flow->send)
+        TELL_READ(at, nbytes);
+    else
+        TELL_WRITE(at, nbytes);
+}
+
 static void check_count(const Channel *channel, const Flow *flow, MPI_Status *status, int64_t due) {
     int count = 0;
     MPI_Get_count(status, MPI_BYTE, &count);
@@ -135,7 +158,8 @@ static bool flow_post(Channel *channel, Flow *flow, MPI_Request *request) {
         if (flow->posted + nbytes > flow->limit)
             break;
         const int64_t slot = flow->posted / flow->chunk % FLOW_WINDOW;
-        char *at = flow->buf + (flow->ring ? slot * flow->chunk : flow->posted);
+        char *at = place_at(flow, flow->posted);
+        tell(flow, at, nbytes);
         if (flow->send)
             MPI_Isend(at, (int)nbytes, MPI_BYTE, flow->peer, channel->tag, channel->comm, &request[slot]);
         else
@@ -157,6 +181,7 @@ static bool flow_test(Channel *channel, Flow *flow, MPI_Request *request) {
         const int64_t nbytes = piece_at(flow, flow->done);
         if (!flow->send)
             check_count(channel, flow, &status, nbytes);
+        tell(flow, place_at(flow, flow->done), nbytes);
         flow->done += nbytes;
         moved = true;
     }

@@ -6,6 +6,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,36 @@ def finish(process, timeout=90):
 
 def train(ranks, *arguments, config=TINY, env=None, cwd=ROOT, timeout=90):
     return finish(start(ranks, *arguments, config=config, env=env, cwd=cwd), timeout)
+
+
+def wait_for(condition, process=None, seconds=60):
+    """Until `condition()` holds; `process` must not end before."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def has_step(run_dir, step):
+    log = Path(run_dir) / "log.jsonl"
+    return log.exists() and f'"event":"step","step":{step},' in log.read_text()
+
+
+def ranks_of(process, count):
+    """{rank: process id} of a running mpirun."""
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+            parent = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rsplit(")", 1)[1].split()[1])
+        except (OSError, ValueError):
+            continue
+        rank = [v.split("=", 1)[1] for v in variables if v.startswith("PMIX_RANK=")]
+        if parent == process.pid and rank:
+            found[int(rank[0])] = pid
+    assert sorted(found) == list(range(count)), found
+    return found
 
 
 def mesh_keys(mesh):

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from helpers import (CKPT, STOPPED, TRAIN, environment, finish, mesh_keys, records, run_mesh, set_dir, set_names, start, steps, train,
-                     warnings)
+from helpers import (CKPT, STOPPED, TRAIN, environment, finish, has_step, mesh_keys, ranks_of, records, run_mesh, set_dir, set_names,
+                     start, steps, train, wait_for, warnings)
 
 THREE = ["train.steps=3", "data.val="]
 
@@ -289,17 +289,13 @@ def check_timeout(runs, tmp):
     """A rank that is silent for longer ends the job."""
     run = tmp / "run"
     process = start(2, f"run.dir={run}", "threads=1", *mesh_keys((1, 2)), "train.steps=100000", "data.val=", "comm.timeout_s=2")
-    end = time.monotonic() + 60
-    while not (run / "log.jsonl").exists() or '"step"' not in (run / "log.jsonl").read_text():
-        assert time.monotonic() < end and process.poll() is None
-        time.sleep(0.05)
-    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True)
-    ranks = [int(pid) for pid in children.stdout.split()]
-    os.kill(max(ranks), signal.SIGSTOP)
+    wait_for(lambda: has_step(run, 1), process)
+    ranks = ranks_of(process, 2)
+    os.kill(ranks[1], signal.SIGSTOP)
     try:
         done = finish(process, timeout=40)
     finally:
-        for pid in ranks:
+        for pid in ranks.values():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

@@ -7,39 +7,11 @@ import time
 
 import pytest
 
-from helpers import (BIN, CKPT, ROOT, SLOW, STOPPED, TINY, environment, finish, mesh_keys, records, run_mesh, set_dir, set_names, start,
-                     steps)
+from helpers import (BIN, CKPT, ROOT, SLOW, STOPPED, TINY, environment, finish, has_step, mesh_keys, ranks_of, records, run_mesh,
+                     set_dir, set_names, start, steps, wait_for)
 
 MANY = ["train.steps=100000", "optimizer.schedule.kind=constant", "threads=1"]
 MORE = 3
-
-
-def wait_for(condition, process=None, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        assert process is None or process.poll() is None, process.communicate()
-        time.sleep(0.02)
-
-
-def has_step(run, step):
-    log = run / "log.jsonl"
-    return log.exists() and f'"event":"step","step":{step},' in log.read_text().replace(" ", "")
-
-
-def ranks_of(process, count):
-    """The ranks' process ids, by rank: the children of mpirun."""
-    found = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        try:
-            variables = dict(v.split("=", 1) for v in open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace").read().split("\0") if "=" in v)
-            parent = int(open(f"/proc/{pid}/stat", encoding="utf-8").read().rsplit(")", 1)[1].split()[1])
-        except (OSError, ValueError):
-            continue
-        if parent == process.pid and "PMIX_RANK" in variables:
-            found[int(variables["PMIX_RANK"])] = pid
-    assert sorted(found) == list(range(count)), found
-    return found
 
 
 def check_stopped(done, run, mesh):

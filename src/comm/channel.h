@@ -29,6 +29,7 @@ Channel *channel_duplicate(Channel *parent, const char *name);
 void channel_destroy(Channel *channel);
 int channel_rank(const Channel *channel);
 int channel_size(const Channel *channel);
+int channel_world_rank(const Channel *channel, int rank);
 
 /* Starts an operation with `nflows` flows, to be filled with flow_send and flow_recv; kind in [0, 8) is checked against
  * the peers. */

@@ -21,9 +21,19 @@ typedef struct Collective {
     int64_t n; /* elements, as in comm.h */
 } Collective;
 
+/* What one stream ran on one communicator: the same on all its members as long as they agree. Written by the thread that
+ * queues. */
+typedef struct CommTrack {
+    _Atomic uint64_t sequence; /* operations so far                                  */
+    _Atomic uint64_t hash;     /* of every (sequence, op, count, root, label) so far */
+} CommTrack;
+
 struct Comm {
     char name[32];
     int rank, size;
+    int leader;       /* rank in the world of rank 0     */
+    Comm *next;       /* of all that have channels       */
+    CommTrack track[COMM_CHANNELS];
     Channel *channel[COMM_CHANNELS];         /* owned; NULL when size is 1             */
     _Atomic int64_t count[COMM_OP_COUNT][3]; /* calls, payload bytes, bus bytes        */
 };
@@ -38,6 +48,18 @@ void tree_sum(Dtype dtype, void *dst, const void *const *part, int count, int64_
 /* dst[i] = a[i] + b[i]; may alias. */
 void tree_add(Dtype dtype, void *dst, const void *a, const void *b, int64_t n);
 
+/* Where one operation stands on its channel's track. */
+typedef struct CommPlace {
+    uint64_t sequence, hash;
+} CommPlace;
+/* Counts and hashes an operation that is about to be queued; `root` -1: none. */
+CommPlace comm_advance(Comm *comm, int channel, const Collective *c, const char *label);
+/* All communicators with channels, in the order in which they were made. */
+void comm_register(Comm *comm);
+void comm_forget(Comm *comm);
+
+/* A rank's host by its rank in the world. Borrowed. */
+const char *comm_host(int rank);
 /* This rank in the world and its host, for the words of an agreement. Set by world_init. */
 void comm_identity(int *rank, const char **host);
 

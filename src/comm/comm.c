@@ -7,6 +7,7 @@
 #include "base/fatal.h"
 #include "base/trace.h"
 #include "comm/collective.h"
+#include "comm/flight.h"
 #include "comm/watchdog.h"
 #include "comm/world.h"
 
@@ -15,6 +16,8 @@ typedef struct Request {
     Collective run;
     CommTag tag;
     StreamKind stream;
+    CommPlace place;
+    int64_t step;
     bool dropped;
 } Request;
 
@@ -96,17 +99,33 @@ static void run_request(void *arg) {
                               .axis = request->comm->name,
                               .stream = stream_name(request->stream),
                               .unit = request->tag.unit,
-                              .nbytes = whole_bytes(c)};
+                              .nbytes = whole_bytes(c),
+                              .place = request->place};
     const int64_t begin = clock_ns();
     if (request->dropped) {
         collective_copy_own(c);
         return;
     }
+    if (c->size == 1) {
+        collective_run(c);
+        return;
+    }
+    FlightEntry *entry = flight_begin((int)request->stream, &(FlightOperation){.op = label.op,
+                                                                               .axis = label.axis,
+                                                                               .what = label.what,
+                                                                               .sequence = request->place.sequence,
+                                                                               .hash = request->place.hash,
+                                                                               .step = request->step,
+                                                                               .count = c->n,
+                                                                               .nbytes = label.nbytes,
+                                                                               .unit = label.unit,
+                                                                               .root = c->root,
+                                                                               .leader = request->comm->leader});
     watch_label(&label);
     collective_run(c);
     watch_label(NULL);
-    if (c->size > 1)
-        trace_add(request->tag.what, (int)request->stream, request->tag.unit, begin, clock_ns());
+    flight_end(entry);
+    trace_add(request->tag.what, (int)request->stream, request->tag.unit, begin, clock_ns());
 }
 
 /* Fills in what the communicator and the stream say, and queues. */
@@ -119,7 +138,13 @@ static void submit(Comm *comm, Stream *stream, Collective run, CommTag tag) {
     run.channel = comm->channel[kind];
     count(comm, run.op, tag.payload);
     const bool dropped = comm->size > 1 && take_drop(run.op);
-    const Request request = {.comm = comm, .run = run, .tag = tag, .stream = kind, .dropped = dropped};
+    const Request request = {.comm = comm,
+                             .run = run,
+                             .tag = tag,
+                             .stream = kind,
+                             .place = comm_advance(comm, (int)kind, &run, tag.what),
+                             .step = watch_step(),
+                             .dropped = dropped};
     stream_call(stream, run_request, &request, sizeof request);
 }
 

@@ -58,6 +58,10 @@ void host_send(Comm *comm, const void *buf, int64_t nbytes, int to, int tag);   
 void host_recv(Comm *comm, void *buf, int64_t nbytes, int from, int tag);
 void host_barrier(Comm *comm);
 
+/* Every stream of every communicator has queued the same collectives on all its members up to here; otherwise fatal(), naming
+ * step, stream, axis and two ranks. Collective over the world: once per step, between the same two collectives. */
+void comm_compare_sequences(Comm *world);
+
 /* Every rank brings its own outcome and leaves with that of the lowest failing rank, trail included; a trail of another rank is
  * prefixed "rank R (host): ". Collective over `comm`. Not inside a training step: there a peer may wait elsewhere. */
 DM_NODISCARD Status comm_agree(Comm *comm, Status local);

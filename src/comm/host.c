@@ -1,11 +1,13 @@
 /* Synchronous calls on the host's own channel. They run the same collectives, in the calling thread. */
 #include "comm/comm.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include "base/arena.h"
 #include "base/fatal.h"
 #include "comm/collective.h"
+#include "comm/flight.h"
 #include "comm/watchdog.h"
 
 #define CHUNK (1 << 20)
@@ -14,15 +16,42 @@ static WatchLabel label_of(const Comm *comm, const char *op, int64_t nbytes) {
     return (WatchLabel){.what = "host", .op = op, .axis = comm->name, .stream = "host", .unit = -1, .nbytes = nbytes};
 }
 
+/* A thread that saves in the background has calls of its own. */
+static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static FlightEntry *record(const Comm *comm, const WatchLabel *label, int64_t count, int root) {
+    pthread_mutex_lock(&ring_lock);
+    FlightEntry *entry = flight_begin(COMM_HOST, &(FlightOperation){.op = label->op,
+                                                                    .axis = label->axis,
+                                                                    .what = label->what,
+                                                                    .sequence = label->place.sequence,
+                                                                    .hash = label->place.hash,
+                                                                    .step = watch_step(),
+                                                                    .count = count,
+                                                                    .nbytes = label->nbytes,
+                                                                    .unit = -1,
+                                                                    .root = root,
+                                                                    .leader = comm->leader});
+    pthread_mutex_unlock(&ring_lock);
+    return entry;
+}
+
 static void run(Comm *comm, Collective c) {
-    const WatchLabel label = label_of(comm, comm_op_name(c.op), c.n * (int64_t)dtype_nbytes(c.dtype));
+    WatchLabel label = label_of(comm, comm_op_name(c.op), c.n * (int64_t)dtype_nbytes(c.dtype));
     DM_ASSERT(c.n >= 0 && c.root >= 0 && c.root < comm->size);
     c.rank = comm->rank;
     c.size = comm->size;
     c.channel = comm->channel[COMM_HOST];
+    if (c.size == 1) {
+        collective_run(&c);
+        return;
+    }
+    label.place = comm_advance(comm, COMM_HOST, &c, label.what);
+    FlightEntry *entry = record(comm, &label, c.n, c.root);
     watch_label(&label);
     collective_run(&c);
     watch_label(NULL);
+    flight_end(entry);
 }
 
 void host_broadcast(Comm *comm, void *buf, int64_t nbytes, int root) {
@@ -57,10 +86,12 @@ static void run_message(Comm *comm, const char *op, int tag, Flow message) {
     const WatchLabel label = label_of(comm, op, message.nbytes);
     DM_ASSERT(message.nbytes >= 0 && message.peer >= 0 && message.peer < comm->size && message.peer != comm->rank);
     DM_ASSERT(tag >= 0 && tag < 30000);
+    FlightEntry *entry = record(comm, &label, message.nbytes, message.peer);
     watch_label(&label);
     *channel_begin_tagged(comm->channel[COMM_HOST], tag, 1) = message;
     channel_finish(comm->channel[COMM_HOST]);
     watch_label(NULL);
+    flight_end(entry);
 }
 
 void host_send(Comm *comm, const void *buf, int64_t nbytes, int to, int tag) {

@@ -14,7 +14,8 @@
 #include "comm/watchdog.h"
 
 /* Tags: below, those of host_send; above, sequence and kind of the operation, within MPI's guaranteed 32767. A rank
- * that runs another operation than its peers then waits until the watchdog says so, instead of taking foreign bytes. */
+ * that runs another operation than its peers then takes no foreign bytes, and sees in a message that it did not expect
+ * what the peer runs instead. */
 #define TAG_FIRST 30000
 #define TAG_KINDS 8
 #define TAG_SEQUENCES 256
@@ -36,6 +37,7 @@ struct Channel {
     int rank, size;
     uint32_t sequence; /* operations so far */
     int tag;           /* of the one that runs */
+    int foreign;       /* tag of a message that came instead, -1: none */
     int nflows, capacity;
     Flow *flow;           /* [capacity], owned */
     MPI_Request *request; /* [capacity][FLOW_WINDOW], owned */
@@ -88,6 +90,17 @@ int channel_size(const Channel *channel) {
     return channel->size;
 }
 
+int channel_world_rank(const Channel *channel, int rank) {
+    MPI_Group ours, all;
+    int in_world;
+    MPI_Comm_group(channel->comm, &ours);
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_translate_ranks(ours, 1, &rank, all, &in_world);
+    MPI_Group_free(&ours);
+    MPI_Group_free(&all);
+    return in_world;
+}
+
 Flow *channel_begin_tagged(Channel *channel, int tag, int nflows) {
     if (nflows > channel->capacity) {
         heap_free(channel->flow);
@@ -97,6 +110,7 @@ Flow *channel_begin_tagged(Channel *channel, int tag, int nflows) {
         channel->capacity = nflows;
     }
     channel->tag = tag;
+    channel->foreign = -1;
     channel->nflows = nflows;
     watch_begin(&channel->watch);
     return channel->flow;
@@ -147,8 +161,23 @@ static void check_count(const Channel *channel, const Flow *flow, MPI_Status *st
         return;
     char what[512];
     watch_describe(what, sizeof what);
+    watch_take_turns();
     fatal("%s: rank %d of this axis sent %d bytes to rank %d where %" PRId64 " were due", what, flow->peer, count,
           channel->rank, due);
+}
+
+/* A receive could be cancelled because nothing had come for it, though later messages of the peer had: messages of one
+ * sender do not overtake each other, so the peer is past this operation, or in another. */
+static _Noreturn void mismatch(const Channel *channel, const Flow *flow) {
+    const int world_rank = channel_world_rank(channel, flow->peer);
+    const int theirs = channel->foreign - TAG_FIRST, ours = channel->tag - TAG_FIRST;
+    char what[512];
+    watch_describe(what, sizeof what);
+    watch_take_turns();
+    fatal("%s: rank %d of this axis (rank %d, %s) sent %s instead (message %d of %d, here %d): the ranks do not run "
+          "the same collectives",
+          what, flow->peer, world_rank, comm_host(world_rank), comm_op_name((CommOp)(theirs % TAG_KINDS)),
+          theirs / TAG_KINDS, TAG_SEQUENCES, ours / TAG_KINDS);
 }
 
 static bool flow_post(Channel *channel, Flow *flow, MPI_Request *request) {
@@ -178,6 +207,11 @@ static bool flow_test(Channel *channel, Flow *flow, MPI_Request *request) {
         MPI_Test(&request[flow->done / flow->chunk % FLOW_WINDOW], &finished, &status);
         if (!finished)
             break;
+        int cancelled = 0;
+        if (channel->foreign >= 0 && !flow->send)
+            MPI_Test_cancelled(&status, &cancelled);
+        if (cancelled)
+            mismatch(channel, flow);
         const int64_t nbytes = piece_at(flow, flow->done);
         if (!flow->send)
             check_count(channel, flow, &status, nbytes);
@@ -188,22 +222,39 @@ static bool flow_test(Channel *channel, Flow *flow, MPI_Request *request) {
     return moved;
 }
 
-static void list_missing(const void *arg, char *buf, size_t capacity) {
+static bool flow_waits(const Flow *flow) {
+    return flow->done < flow->nbytes && flow->done < flow->posted;
+}
+
+static void list_missing(const void *arg, WatchPeers *peers) {
     const Channel *channel = arg;
-    size_t used = 0;
     bool *listed = HEAP_ALLOC(bool, channel->size);
-    buf[0] = '\0';
-    for (int i = 0; i < channel->nflows; i++) {
+    peers->count = 0;
+    for (int i = 0; i < channel->nflows && peers->count < WATCH_PEERS; i++) {
         const Flow *flow = &channel->flow[i];
-        if (flow->done == flow->nbytes || flow->done == flow->posted || listed[flow->peer])
+        if (!flow_waits(flow) || listed[flow->peer])
             continue;
         listed[flow->peer] = true;
-        const int n = snprintf(buf + used, capacity - used, "%s%d", used > 0 ? ", " : "", flow->peer);
-        used += n > 0 ? (size_t)n : 0;
-        if (used + 16 > capacity)
-            break;
+        peers->on_axis[peers->count] = flow->peer;
+        peers->in_world[peers->count++] = channel_world_rank(channel, flow->peer);
     }
     heap_free(listed);
+}
+
+/* A long wait: has a peer sent a message of another operation? Cancelling a receive tells whether its own has come. */
+static void look_for_foreign(Channel *channel) {
+    for (int i = 0; i < channel->nflows && channel->tag >= TAG_FIRST && channel->foreign < 0; i++) {
+        const Flow *flow = &channel->flow[i];
+        int found = 0;
+        MPI_Status status;
+        if (flow->send || !flow_waits(flow))
+            continue;
+        MPI_Iprobe(flow->peer, MPI_ANY_TAG, channel->comm, &found, &status);
+        if (!found || status.MPI_TAG < TAG_FIRST || status.MPI_TAG == channel->tag)
+            continue;
+        channel->foreign = status.MPI_TAG;
+        MPI_Cancel(&channel->request[(size_t)i * FLOW_WINDOW + (size_t)(flow->done / flow->chunk % FLOW_WINDOW)]);
+    }
 }
 
 void channel_step(Channel *channel) {
@@ -218,8 +269,8 @@ void channel_step(Channel *channel) {
     }
     if (moved)
         watch_begin(&channel->watch);
-    else
-        watch_pause(&channel->watch, list_missing, channel);
+    else if (watch_pause(&channel->watch, list_missing, channel))
+        look_for_foreign(channel);
 }
 
 static bool channel_busy(const Channel *channel) {

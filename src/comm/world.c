@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "comm/collective.h"
+#include "comm/flight.h"
+#include "comm/rollcall.h"
 #include "comm/watchdog.h"
 
 #define HOST_BYTES 128
@@ -19,10 +21,15 @@
 static MPI_Errhandler error_handler;
 static int identity_rank;
 static char identity_host[HOST_BYTES] = "localhost";
+static const char *all_hosts; /* borrowed from the World */
 
 void comm_identity(int *rank, const char **host) {
     *rank = identity_rank;
     *host = identity_host;
+}
+
+const char *comm_host(int rank) {
+    return all_hosts != NULL ? all_hosts + (ptrdiff_t)rank * HOST_BYTES : "?";
 }
 
 /* MPI passes further arguments that depend on the implementation. */
@@ -37,6 +44,7 @@ static void on_mpi_error(MPI_Comm *comm, int *code, ...) {
 
 static void abort_job(int exit_code) {
     int initialized = 0, finalized = 0;
+    flight_failed();
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (initialized && !finalized)
@@ -63,6 +71,7 @@ static void find_neighbours(World *world) {
     MPI_Comm_free(&node);
     world->hosts = heap_alloc((size_t)world->size * HOST_BYTES);
     host_all_gather(world->comm, world->host, world->hosts, HOST_BYTES);
+    all_hosts = world->hosts;
 }
 
 /* The channels of a communicator whose host channel is there. */
@@ -77,6 +86,8 @@ static Comm *comm_wrap(const char *name, Channel *host) {
     comm->channel[COMM_HOST] = host;
     for (int kind = 0; kind < STREAM_COUNT; kind++)
         comm->channel[kind] = channel_duplicate(host, name);
+    comm->leader = channel_world_rank(host, 0);
+    comm_register(comm);
     return comm;
 }
 
@@ -97,6 +108,7 @@ Status world_init(World *world, int *argc, char ***argv) {
     find_identity(world);
     world->comm = comm_wrap("world", channel_world("world"));
     find_neighbours(world);
+    rollcall_open(world->size);
     return STATUS_OK;
 }
 
@@ -107,7 +119,9 @@ void world_set_options(World *world, const CommOptions *options) {
 
 void world_finalize(World *world) {
     host_barrier(world->comm);
+    rollcall_close();
     comm_destroy(world->comm);
+    all_hosts = NULL;
     heap_free(world->hosts);
     *world = (World){0};
     MPI_Errhandler_free(&error_handler);
@@ -138,6 +152,7 @@ Status comm_split(Comm *parent, const char *name, int color, int key, Comm **out
 void comm_destroy(Comm *comm) {
     if (comm == NULL)
         return;
+    comm_forget(comm);
     for (int kind = 0; kind < COMM_CHANNELS; kind++)
         channel_destroy(comm->channel[kind]);
     heap_free(comm);

@@ -1,15 +1,21 @@
 /* Building a session in layer order. */
 #include "train/session.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/fatal.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "base/version.h"
+#include "comm/flight.h"
+#include "comm/lost.h"
 #include "device/cores.h"
 #include "tensor/ops.h"
 #include "train/phases.h"
@@ -73,8 +79,9 @@ static Status compare_plans(Session *s) {
     Status status = STATUS_OK;
     for (int r = 0; r < s->world->size && status == STATUS_OK; r++)
         if (all[r] != all[0])
-            status = STATUS_FAIL(STATUS_CONFIG,
-                                 "rank %d plans another run than rank 0: the configuration or model file differs between hosts", r);
+            status = STATUS_FAIL(
+                STATUS_CONFIG,
+                "rank %d plans another run than rank 0: the configuration or model file differs between hosts", r);
     heap_free(all);
     return status;
 }
@@ -151,16 +158,41 @@ static Status open_saver(Session *s) {
                                                    .segments = s->shape.segments});
 }
 
+/* Rank 0: what an earlier job left stays readable for one more, since a job that goes on follows a crash by itself. */
+static Status keep_last_flight(const char *dir) {
+    char last[1100];
+    str_format(last, sizeof last, "%s.last", dir);
+    if (!file_exists(dir))
+        return STATUS_OK;
+    TRY(file_remove_dir(last, STATUS_CONFIG));
+    if (rename(dir, last) != 0)
+        return STATUS_FAIL(STATUS_CONFIG, "%s: cannot be renamed to %s: %s", dir, last, strerror(errno));
+    return STATUS_OK;
+}
+
+/* The record of the last operations, in the run directory. Collective. */
+static Status open_flight(Session *s) {
+    const World *world = s->world;
+    char dir[1050];
+    if (s->purpose != PURPOSE_TRAIN || world->size == 1)
+        return STATUS_OK;
+    str_format(dir, sizeof dir, "%s/flight", s->config.run.dir);
+    TRY(comm_agree(world->comm, world->rank == 0 ? keep_last_flight(dir) : STATUS_OK));
+    TRY(comm_agree(world->comm, flight_open(dir, world->rank, world->size, world->host)));
+    return comm_agree(world->comm, lost_start(world, dir));
+}
+
 /* SLURM_NTASKS > 1 with a world of one: the launcher and MPI do not know each other. */
 static Status check_launch(const Session *s) {
     const char *tasks = getenv("SLURM_NTASKS");
     const MeshShape m = {s->config.mesh.replicate, s->config.mesh.shard, s->config.mesh.tp};
     int64_t n = 1;
     if (tasks && str_parse_int(tasks, &n) && n > 1 && s->world->size == 1 && mesh_size(m) > 1)
-        return STATUS_FAIL(STATUS_CONFIG,
-                           "SLURM_NTASKS is %lld but MPI sees one rank: start with mpirun, or with srun --mpi=pmix where Open MPI "
-                           "was built for it",
-                           (long long)n);
+        return STATUS_FAIL(
+            STATUS_CONFIG,
+            "SLURM_NTASKS is %lld but MPI sees one rank: start with mpirun, or with srun --mpi=pmix where Open MPI "
+            "was built for it",
+            (long long)n);
     return STATUS_OK;
 }
 
@@ -185,6 +217,7 @@ Status session_open(Session *s, World *world, const SessionOptions *options) {
     TRY(comm_agree(all, open_device(s)));
     TRY(comm_agree(all, open_model(s)));
     TRY(phase_state(s));
+    TRY(open_flight(s));
     TRY(comm_agree(all, open_loader(s)));
     TRY(comm_agree(all, open_saver(s)));
     measure_peak(s);
@@ -193,6 +226,7 @@ Status session_open(Session *s, World *world, const SessionOptions *options) {
 }
 
 void session_close(Session *s) {
+    lost_stop();
     saver_destroy(s->saver);
     loader_destroy(s->loader);
     model_destroy(s->model);
@@ -206,6 +240,7 @@ void session_close(Session *s) {
     plan_destroy(&s->plan);
     params_destroy(&s->params);
     mesh_destroy(&s->mesh);
+    flight_close();
     heap_free(s->leaf);
     str_deinit(&s->data_identity);
     str_deinit(&s->warnings);

@@ -5,12 +5,19 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/flight.h"
+#include "comm/lost.h"
+
 static volatile sig_atomic_t pending;
 
 static void on_signal(int number) {
-    if (number == SIGINT && pending == SIGINT)
+    if (number == SIGINT && pending == SIGINT) {
+        flight_failed();
         _exit(130);
+    }
     pending = number;
+    if (number == SIGTERM) /* the launcher's, when it has lost a rank */
+        lost_look();
 }
 
 void signals_install(void) {

@@ -45,6 +45,7 @@ void step_run(Session *s, bool want_stop, StepResult *result) {
     run_leaves(s, losses);
     result->loss = global_loss(s, losses, want_stop, &result->stop);
     heap_free(losses);
+    comm_compare_sequences(s->world->comm);
     result->norm = parallel_finish_gradients(s->parallel, &result->reduce_wait_ms);
 
     const int64_t optimizer = clock_ns();

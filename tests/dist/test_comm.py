@@ -1,4 +1,5 @@
 """Collectives, agreement and failures over real processes. The programs check and end the job with a line when they fail."""
+import socket
 import time
 
 import pytest
@@ -36,8 +37,6 @@ def test_a_world_of_one_needs_no_launcher(tmp_path):
     (1, [0], "shard-0.bin: no such file"),
 ])
 def test_agreement_gives_all_ranks_the_words_of_the_lowest_failing_one(mpirun, n, failing, words):
-    import socket
-
     result = mpirun(n, "comm_agree", *failing)
     expect_success(result)
     assert result.stdout.startswith(words.format(host=socket.gethostname()))
@@ -47,15 +46,20 @@ def test_agreement_gives_all_ranks_the_words_of_the_lowest_failing_one(mpirun, n
 def expect_failure(result, seconds, *words):
     assert result.returncode == 6, result.stderr
     for word in words:
-        assert word in result.stderr
+        assert word.format(host=socket.gethostname()) in result.stderr, result.stderr
     assert seconds < 20
 
 
 @pytest.mark.parametrize("way, words", [
-    ("absent", ["rank 0 (", "step 17 unit 4 stream gather: all_gather 'layers.3 owner 2' on axis world, 12000 bytes: no answer in 2 s",
-                "waiting for rank 1 of"]),
-    ("absent-large", ["step 17 unit 1 stream reduce: reduce 'layers.0 grads' on axis world, 1200000 bytes: no answer in 2 s"]),
-    ("operation", ["no answer in 2 s"]),
+    ("absent", ["rank 0 (", "step 17 unit 4 stream gather: all_gather 'layers.3 owner 2' on axis world, 12000 bytes: no answer in 1.6 s",
+                "waiting for rank 1 of this axis; comm.timeout_s=2): rank 1 ({host}) does not answer", "operation 1 of this stream and axis"]),
+    ("absent-large", ["step 17 unit 1 stream reduce: reduce 'layers.0 grads' on axis world, 1200000 bytes: no answer in 1.6 s"]),
+    ("chain", ["rank 0 (", "on axis left, ", "waiting for rank 1 of this axis; comm.timeout_s=2): rank 2 ({host}) does not answer"]),
+    ("operation", ["rank 1 (", "step 17 stream gather: broadcast 'something else' on axis world, 4000 bytes: rank 0 of this axis (rank 0, {host}) "
+                   "sent all_gather instead", "do not run the same collectives"]),
+    ("left-out", ["rank 0 (", "step 17 stream gather, axis world: rank 0 ({host}) and rank 1 ({host}) have not queued the same collectives",
+                  "operation 2, hash", "operation 1, hash"]),
+    ("label", ["rank 0 (", "step 17 stream reduce, axis world: rank 0 ({host}) and rank 1 ({host})"]),
     ("length", ["layers.3 owner 2", "bytes"]),
     ("assertion", ["rank 1 (", "world.rank == 0 does not hold"]),
 ])
@@ -65,8 +69,9 @@ def test_a_failure_ends_the_job_with_a_line_that_says_where(mpirun, way, words):
     expect_failure(result, time.monotonic() - begin, *words)
 
 
-def test_only_one_rank_speaks_of_a_peer_that_does_not_answer(mpirun):
-    result = mpirun(4, "comm_failure", "absent")
+@pytest.mark.parametrize("n, way", [(4, "absent"), (4, "operation"), (3, "chain"), (4, "label")])
+def test_only_one_rank_speaks_although_all_survive_sigterm_for_a_while(mpirun, n, way):
+    result = mpirun(n, "comm_failure", way)
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
 
 

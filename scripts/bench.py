@@ -24,12 +24,15 @@ BARS = {
     "train_mfu_1rank": 0.70,
     "ns_gram_vs_peak": 0.75,
     "scaling_2ranks": 1.7,
+    "tp2_vs_1rank": 1.5,
 }
 # One thread per rank; nothing but steps. The text is bytes, which any vocabulary of at least 256 can read.
 STEPS_ONLY = ["threads=1", "train.eval_every=0", "train.sample_every=0", "checkpoint.every=0"]
 LLAMA_60M = ["model=models/llama-60m.yaml", "batch.micro=2", "batch.seq_len=512"]
 ROUNDS = 2  # of every pair of runs that is compared
 WARM_UP = 1  # steps of a run that touch memory for the first time
+MESHES = {"1rank": (1, "mesh.shard=1"), "2ranks": (2, "mesh.shard=2"), "tp2": (2, "mesh.tp=2")}
+TRACED = 2  # the step whose collectives are timed
 
 
 def fail(what: str) -> None:
@@ -55,9 +58,17 @@ def train(ranks: int, config: str, *overrides: str) -> list[dict]:
     try:
         run(["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), str(BIN / "dmuon-train"),
              config, *STEPS_ONLY, f"run.dir={directory}", *overrides])
-        return [json.loads(line) for line in (Path(directory) / "log.jsonl").read_text().splitlines()]
+        records = [json.loads(line) for line in (Path(directory) / "log.jsonl").read_text().splitlines()]
+        return records + [tp_share(path) for path in Path(directory).glob("trace-*.json")]
     finally:
         shutil.rmtree(directory)
+
+
+def tp_share(trace: Path) -> dict:
+    """Of a traced step of one rank, the part in which its compute stream was in a collective over the tp axis."""
+    spans = [s for s in json.loads(trace.read_text()) if s["ph"] == "X" and s["tid"] == 0]
+    length = max(s["ts"] + s["dur"] for s in spans) - min(s["ts"] for s in spans)
+    return {"event": "trace", "tp_share": sum(s["dur"] for s in spans if s["name"].startswith("tp ")) / length}
 
 
 def steps(records: list[dict]) -> list[dict]:
@@ -88,21 +99,26 @@ def kernels(figures: dict) -> None:
 
 
 def scaling(figures: dict) -> None:
-    """Whole steps of llama-60m, 8 x 512 tokens: two ranks against one."""
-    times: dict[int, list[float]] = {1: [], 2: []}
-    share = []
+    """Whole steps of llama-60m, 8 x 512 tokens: two ranks, sharded or tensor-parallel, against one. A step has the same
+    tokens and, in exact mode, the same bits on all three."""
+    times: dict[str, list[float]] = {name: [] for name in MESHES}
+    optimizer, tp = [], []
     for _ in range(ROUNDS):
-        for ranks in times:
-            records = train(ranks, "configs/kjv-one.yaml", *LLAMA_60M, "batch.global=8", f"mesh.shard={ranks}",
-                            f"train.steps={ranks + 1}")
-            times[ranks] += step_ms(records)
-            if ranks == 1:
-                share += [r["phase_ms"]["optimizer"] / r["step_ms"] for r in steps(records)]
-    one, two = (statistics.median(times[ranks]) for ranks in (1, 2))
-    figures["scaling_2ranks"] = one / two
-    figures["step_ms_1rank"] = one
-    figures["step_ms_2ranks"] = two
-    figures["optimizer_share_1rank"] = statistics.median(share)
+        for name, (ranks, mesh) in MESHES.items():
+            records = train(ranks, "configs/kjv-one.yaml", *LLAMA_60M, "batch.global=8", mesh, f"train.steps={ranks + 1}",
+                            f"log.trace_steps=[{TRACED}]")
+            times[name] += step_ms(records)
+            if name == "1rank":
+                optimizer += [r["phase_ms"]["optimizer"] / r["step_ms"] for r in steps(records)]
+            if name == "tp2":
+                tp += [r["tp_share"] for r in records if r["event"] == "trace"]
+    median = {name: statistics.median(found) for name, found in times.items()}
+    figures["scaling_2ranks"] = median["1rank"] / median["2ranks"]
+    figures["tp2_vs_1rank"] = median["1rank"] / median["tp2"]
+    for name, found in median.items():
+        figures[f"step_ms_{name}"] = found
+    figures["optimizer_share_1rank"] = statistics.median(optimizer)
+    figures["tp_comm_share_tp2"] = statistics.median(tp)
 
 
 def optimizers(figures: dict) -> None:

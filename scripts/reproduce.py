@@ -37,13 +37,18 @@ class Run:
     keys: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     config: str = CONFIG
-    # Resumed from the checkpoint of step HALF on this mesh (replicate, shard); the first part runs on the mesh above.
-    resume_on: tuple[int, int] | None = None
+    tp: int = 1
+    # Resumed from the checkpoint of step HALF on this mesh; the first part runs on the mesh above.
+    resume_on: tuple[int, int, int] | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.replicate, self.shard, self.tp
 
     @property
     def mesh(self) -> str:
-        text = mesh_name(self.replicate, self.shard)
-        return text if self.resume_on in (None, (self.replicate, self.shard)) else f"{text} > {mesh_name(*self.resume_on)}"
+        text = mesh_name(*self.sizes)
+        return text if self.resume_on in (None, self.sizes) else f"{text} > {mesh_name(*self.resume_on)}"
 
 
 class Step(NamedTuple):
@@ -57,8 +62,8 @@ class Failed(Exception):
     """A run that did not end well; the text is its output."""
 
 
-def mesh_name(replicate: int, shard: int) -> str:
-    return f"{replicate}x{shard}"
+def mesh_name(replicate: int, shard: int, tp: int = 1) -> str:
+    return f"{replicate}x{shard}" + (f"x{tp}" if tp > 1 else "")
 
 
 # ---- the rows ----
@@ -79,17 +84,19 @@ CLASSIC = [
     Classic("hsdp_async_correctness", (
         Run("hsdp-async", 2, 2, "publish async", ("optimizer.muon.replicate_async=true",)),
         Run("hsdp-sync", 2, 2, "publish sync", ("optimizer.muon.replicate_async=false",)))),
-    Classic("hsdp_restart", (HSDP, Run("hsdp-restarted", 2, 2, f"stopped and resumed at {HALF}", resume_on=(2, 2)))),
+    Classic("hsdp_restart", (HSDP, Run("hsdp-restarted", 2, 2, f"stopped and resumed at {HALF}", resume_on=(2, 2, 1)))),
 ]
 
 
 def mesh_rows() -> list[Run]:
-    meshes = [(1, 2), (1, 4), (1, 8), (2, 1), (4, 1), (8, 1), (2, 2), (2, 4), (4, 2)]
-    return [Run(f"mesh-{mesh_name(r, g)}", r, g) for r, g in meshes]
+    flat = [(1, 2), (1, 4), (1, 8), (2, 1), (4, 1), (8, 1), (2, 2), (2, 4), (4, 2)]
+    cut = [(1, 1, 2), (1, 1, 4), (2, 1, 2), (1, 2, 2), (2, 2, 2), (1, 2, 4)]
+    return [on_2x2(f"mesh-{mesh_name(*mesh)}", "", mesh=mesh) for mesh in flat + cut]
 
 
-def on_2x2(name: str, mode: str, *keys: str, mesh=(2, 2), **env: str) -> Run:
-    return Run(name, *mesh, mode, keys, tuple(env.items()))
+def on_2x2(name: str, mode: str, *keys: str, mesh=(2, 2, 1), **env: str) -> Run:
+    replicate, shard, tp = (*mesh, 1)[:3]
+    return Run(name, replicate, shard, mode, keys, tuple(env.items()), tp=tp)
 
 
 def reshard_rows() -> list[Run]:
@@ -114,8 +121,34 @@ def mode_rows() -> list[Run]:
     rows += [on_2x2(f"threads-{n}", f"{n} thread{'s' if n > 1 else ''} a rank", f"threads={n}") for n in (1, 2, 3)]
     rows += [on_2x2(f"isa-{i}", f"DMUON_ISA={i}", DMUON_ISA=i) for i in ("avx512", "avx2", "generic")]
     rows += [on_2x2("isa-generic-one", "DMUON_ISA=generic", mesh=(1, 1), DMUON_ISA="generic")]
+    rows += [on_2x2("recompute", "layers recomputed", "parallel.recompute=layer")]
     rows += [on_2x2("eval", "evaluated between the steps", "train.eval_every=3", "train.eval_batches=1")]
     return rows
+
+
+def cut_rows() -> list[Run]:
+    """Tensor parallelism beside the other axes."""
+    cube = (2, 2, 2)
+    gram = "optimizer.muon.tp_distributed_gram"
+    rows = [on_2x2(f"tp-gram-{g}", f"distributed Gram {g}", f"{gram}={g}", mesh=(1, 2, 2)) for g in ("beneficial", "always")]
+    rows += [on_2x2("tp-gram-cube", "distributed Gram always, sync", f"{gram}=always", "optimizer.muon.replicate_async=false", mesh=cube)]
+    rows += [on_2x2("tp-buffers", "TP buffers kept", "parallel.tp_buffer_reuse=all", mesh=(1, 2, 2))]
+    rows += [on_2x2("tp-local-z2", "local, Z2", "parallel.accumulate=local", "parallel.reshard_after_forward=false", mesh=cube)]
+    rows += [on_2x2("tp-sync", "publish sync", "optimizer.muon.replicate_async=false", mesh=cube)]
+    rows += [on_2x2("tp-owner-rank0", "owner rank0", "parallel.owner.strategy=rank0", mesh=cube)]
+    rows += [on_2x2(f"tp-delays-{s}", f"1 record, delays {s}", f"log.every={2 * HALF}", mesh=cube, DMUON_TEST_DELAY_SEED=str(s))
+             for s in (21, 22)]
+    return rows
+
+
+def replicated_rows() -> list[Run]:
+    """Every rank keeps all weights."""
+    ddp = "parallel.data=ddp"
+    return [on_2x2("ddp-1x4", "ddp", ddp, mesh=(1, 4)), on_2x2("ddp-4x1", "ddp", ddp, mesh=(4, 1)),
+            on_2x2("ddp-2x2", "ddp", ddp), on_2x2("ddp-sync", "ddp, sync", ddp, "optimizer.muon.replicate_async=false"),
+            on_2x2("ddp-local", "ddp, local", ddp, "parallel.accumulate=local"),
+            on_2x2("ddp-2x2x2", "ddp", ddp, mesh=(2, 2, 2)),
+            on_2x2("ddp-delays", "ddp, 1 record, delays 31", ddp, f"log.every={2 * HALF}", DMUON_TEST_DELAY_SEED="31")]
 
 
 def shaken_rows() -> list[Run]:
@@ -144,12 +177,13 @@ def overlapping_rows() -> list[Run]:
 
 
 def resumed_rows() -> list[Run]:
-    return [Run("resume-2x2-1x4", 2, 2, f"resumed at {HALF}", resume_on=(1, 4)),
-            Run("resume-1x1-4x2", 1, 1, f"resumed at {HALF}", resume_on=(4, 2)),
-            Run("resume-2x4-1x1", 2, 4, f"resumed at {HALF}", resume_on=(1, 1))]
+    return [Run("resume-2x2-1x4", 2, 2, f"resumed at {HALF}", resume_on=(1, 4, 1)),
+            Run("resume-1x1-4x2", 1, 1, f"resumed at {HALF}", resume_on=(4, 2, 1)),
+            Run("resume-2x4-1x1", 2, 4, f"resumed at {HALF}", resume_on=(1, 1, 1)),
+            Run("resume-2x2-1x2x2", 2, 2, f"resumed at {HALF}", resume_on=(1, 2, 2))]
 
 
-TABLE = mesh_rows() + mode_rows() + shaken_rows() + overlapping_rows() + resumed_rows()
+TABLE = mesh_rows() + mode_rows() + cut_rows() + replicated_rows() + shaken_rows() + overlapping_rows() + resumed_rows()
 
 
 # ---- starting them ----
@@ -167,11 +201,11 @@ def environment(extra: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def command(run: Run, mesh: tuple[int, int], run_dir: Path, extra: tuple[str, ...], binary: Path | None) -> list[str]:
-    ranks = mesh[0] * mesh[1]
+def command(run: Run, mesh: tuple[int, int, int], run_dir: Path, extra: tuple[str, ...], binary: Path | None) -> list[str]:
+    ranks = mesh[0] * mesh[1] * mesh[2]
     launcher = ["mpirun", "-q", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"] if ranks > 1 else []
     return [*launcher, str(binary or program()), run.config, f"mesh.replicate={mesh[0]}", f"mesh.shard={mesh[1]}",
-            f"run.dir={run_dir}", *run.keys, *extra]
+            f"mesh.tp={mesh[2]}", f"run.dir={run_dir}", *run.keys, *extra]
 
 
 def start(words: list[str], env: dict[str, str], timeout: float) -> None:
@@ -212,12 +246,11 @@ def execute(run: Run, scratch: Path, binary: Path | None = None, timeout: float 
     """All events of the run's log. `binary` stands in for dmuon-train."""
     env = environment(dict(run.env))
     run_dir = scratch / run.name
-    mesh = (run.replicate, run.shard)
     if run.resume_on is None:
-        start(command(run, mesh, run_dir, (), binary), env, timeout)
+        start(command(run, run.sizes, run_dir, (), binary), env, timeout)
         return read_events(run_dir)
     every = (f"checkpoint.every={HALF}", "checkpoint.keep=0")
-    start(command(run, mesh, run_dir, every, binary), env, timeout)
+    start(command(run, run.sizes, run_dir, every, binary), env, timeout)
     resumed = scratch / f"{run.name}-resumed"
     stop_half_way(run_dir, resumed)
     start(command(run, run.resume_on, resumed, (), binary), env, timeout)

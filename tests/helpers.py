@@ -1,6 +1,7 @@
 """Starting runs and reading what they leave: logs, checkpoint sets, directory trees."""
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -87,12 +88,13 @@ def ranks_of(process, count):
 
 
 def mesh_keys(mesh):
-    return [f"mesh.replicate={mesh[0]}", f"mesh.shard={mesh[1]}"]
+    """Of (R, G) or (R, G, T)."""
+    return [f"mesh.{axis}={size}" for axis, size in zip(("replicate", "shard", "tp"), mesh)]
 
 
 def run_mesh(mesh, run_dir, *arguments, code=0, **options):
-    """A run of configs/bits-tiny.yaml on a mesh (R, G), which ends with `code`."""
-    done = train(mesh[0] * mesh[1], f"run.dir={run_dir}", "threads=1", *mesh_keys(mesh), *arguments, **options)
+    """A run of configs/bits-tiny.yaml on a mesh (R, G) or (R, G, T), which ends with `code`."""
+    done = train(math.prod(mesh), f"run.dir={run_dir}", "threads=1", *mesh_keys(mesh), *arguments, **options)
     assert done.returncode == code, f"{done.args}: exit {done.returncode}, not {code}\n{done.stderr}"
     return done
 

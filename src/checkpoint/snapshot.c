@@ -33,10 +33,10 @@ void snapshot_destroy(Snapshot *snapshot) {
 typedef struct Walk {
     Snapshot *snapshot;
     Stream *compute;
-    int writer;       /* pieces of tensors that this rank writes */
-    float *message;   /* concatenated pieces, NULL while counting */
-    int64_t at;       /* elements so far */
-    bool place;       /* message -> snapshot, else device -> message */
+    int writer;     /* pieces of tensors that this rank writes */
+    float *message; /* concatenated pieces, NULL while counting */
+    int64_t at;     /* elements so far */
+    bool place;     /* message -> snapshot, else device -> message */
 } Walk;
 
 static void walk_piece(void *arg, const StatePiece *piece) {

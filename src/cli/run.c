@@ -13,10 +13,15 @@
 #include "train/signals.h"
 
 /* Seconds since 1970 at which the job began: DMUON_JOB_START, or now. */
-static double job_start(void) {
+static Status job_start(double *seconds) {
     const char *text = getenv("DMUON_JOB_START");
-    double seconds;
-    return text && str_parse_double(text, &seconds) ? seconds : clock_wall_s();
+    *seconds = clock_wall_s();
+    if (text && text[0] != '\0' && !str_parse_double(text, seconds))
+        return STATUS_FAIL(STATUS_CONFIG,
+                           "DMUON_JOB_START=%s: must be seconds since 1970, as `date +%%s` prints them; without it "
+                           "train.max_wall_time counts from the start of the process",
+                           text);
+    return STATUS_OK;
 }
 
 static Status run_eval(Session *s) {
@@ -65,10 +70,7 @@ bool run_refuse(int *argc, char ***argv) {
     return true;
 }
 
-Status run_ranks(const Args *args, int *argc, char ***argv, bool *reported) {
-    const double start_s = job_start();
-    World world;
-    TRY(world_init(&world, argc, argv));
+static Status run_session(World *world, const Args *args, double start_s) {
     Session session;
     const SessionOptions options = {.config_path = args->config,
                                     .overrides = args->overrides,
@@ -77,10 +79,21 @@ Status run_ranks(const Args *args, int *argc, char ***argv, bool *reported) {
                                                : args->command == COMMAND_SAMPLE ? PURPOSE_SAMPLE
                                                                                  : PURPOSE_TRAIN,
                                     .set = args->set};
-    Status status = session_open(&session, &world, &options);
+    Status status = session_open(&session, world, &options);
     if (status == STATUS_OK)
         status = run_command(&session, args, start_s);
     session_close(&session);
+    return status;
+}
+
+Status run_ranks(const Args *args, int *argc, char ***argv, bool *reported) {
+    double start_s;
+    Status status = job_start(&start_s);
+    World world;
+    TRY(world_init(&world, argc, argv));
+    status = comm_agree(world.comm, status);
+    if (status == STATUS_OK)
+        status = run_session(&world, args, start_s);
     *reported = status != STATUS_OK;
     if (*reported)
         report(&world);

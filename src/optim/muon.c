@@ -31,7 +31,7 @@ void muon_direction(const MuonStep *step, const NsPlan *plan, Stream *stream, fl
 
 void muon_direction_slice(const MuonStep *step, const NsPlan *plan, const NsSlice *slice, Stream *stream,
                           float *momentum, float *grad, float *scratch) {
-    update_momentum(step, stream, momentum, grad, plan->out * plan->in / comm_size(slice->tp));
+    update_momentum(step, stream, momentum, grad, ns_slice_nelem(plan, comm_size(slice->tp)));
     ns_run_slice(plan, slice, stream, grad, scratch);
 }
 

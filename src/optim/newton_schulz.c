@@ -8,13 +8,14 @@
 #include <string.h>
 
 #include "base/fatal.h"
+#include "mesh/extent.h"
 #include "tensor/ops.h"
 
 #define ALIGN_NELEM (ARENA_ALIGN / (int64_t)sizeof(float))
 #define MAX_SEGMENTS 64
 
-/* Scratch: abs_max (one float) in the first line, then MAX_SEGMENTS doubles, then the largest magnitudes of MAX_SEGMENTS tp ranks, then the
- * matrices, each 64-byte aligned. */
+/* Scratch: abs_max (one float) in the first line, then MAX_SEGMENTS doubles, then the largest magnitudes of
+ * MAX_SEGMENTS tp ranks, then the matrices, each 64-byte aligned. */
 #define MAXIMA_OFFSET (NS_SUMSQ_OFFSET + MAX_SEGMENTS * 2)
 #define HEAD_NELEM (MAXIMA_OFFSET + MAX_SEGMENTS)
 #define GRAM_SQUARES 4   /* R, Z, Q, P [m,m]; then Y [out,in] */
@@ -97,6 +98,7 @@ NsPlan ns_plan(const NsConfig *config, int64_t out, int64_t in, int tp_dim, int 
     plan.m = plan.transposed ? in : out;
     plan.n = plan.transposed ? out : in;
     plan.gram_segmented = tp_dim == (plan.transposed ? 0 : 1);
+    plan.segment = tp_dim < 0 ? out : ceil_div(tp_dim == 0 ? out : in, segments);
     for (int i = 0; i < config->steps; i++)
         ns_coefficients(config, i, plan.coef[i]);
     for (int i = 0; i < config->restart_count; i++) {
@@ -124,7 +126,7 @@ static float *scratch_square(const NsPlan *plan, float *scratch, int index) {
 
 /* One run: the plan of what this rank holds, and how it meets the other slices. */
 typedef struct NsRun {
-    const NsPlan *plan; /* out, in, n and segments of the slice */
+    const NsPlan *plan;   /* out, in, n and segments of the slice */
     const NsSlice *slice; /* NULL: the matrix is whole          */
     Stream *stream;
     float *scratch;
@@ -155,12 +157,13 @@ static int segment_sums(const NsRun *run, const float *x) {
     const int nsegments = plan->tp_dim < 0 ? 1 : plan->segments;
     double *all = (double *)(void *)(run->scratch + NS_SUMSQ_OFFSET);
     double *mine = all + (run->slice ? comm_rank(run->slice->tp) * nsegments : 0);
-    ops_sum_squares_rows(run->stream, (SumSquaresRows){.out = mine,
-                                                       .x = x,
-                                                       .rows = plan->out,
-                                                       .cols = plan->in,
-                                                       .dim = plan->tp_dim == 1 ? 1 : 0,
-                                                       .nsegments = nsegments});
+    ops_sum_squares_rows(run->stream,
+                         (SumSquaresRows){.out = mine,
+                                          .x = x,
+                                          .rows = plan->tp_dim == 0 ? nsegments * plan->segment : plan->out,
+                                          .cols = plan->in,
+                                          .dim = plan->tp_dim == 1 ? 1 : 0,
+                                          .nsegments = nsegments});
     if (run->slice == NULL)
         return nsegments;
     const int total = nsegments * comm_size(run->slice->tp);
@@ -183,24 +186,23 @@ static bool iterates(const NsRun *run) {
     return run->slice == NULL || comm_rank(run->slice->tp) == run->slice->owner;
 }
 
-/* r = XX^T [m,m], segmented where the contracted dimension is the one that tp cuts; of slices the tree goes on to the owner. */
+/* r = XX^T [m,m], segmented where the contracted dimension is the one that tp cuts; of slices the tree goes on to the
+ * owner. */
 static void gram_product(const NsRun *run, const float *x, float *r) {
     const NsPlan *plan = run->plan;
     const int nsegments = plan->gram_segmented ? plan->segments : 1;
-    DM_ASSERT(plan->n % nsegments == 0);
-    ops_gemm(
-        run->stream,
-        (Gemm){
-            .m = plan->m,
-            .n = plan->m,
-            .nparts = 1,
-            .part[0] = {.a = x, .b = x, .lda = plan->in, .ldb = plan->in, .k = plan->n, .segment = plan->n / nsegments},
-            .nsegments = nsegments,
-            .trans_a = plan->transposed,
-            .trans_b = !plan->transposed,
-            .shape = GEMM_LOWER_MIRRORED,
-            .c = r,
-            .ldc = plan->m});
+    const int64_t segment = plan->gram_segmented ? plan->segment : plan->n;
+    ops_gemm(run->stream,
+             (Gemm){.m = plan->m,
+                    .n = plan->m,
+                    .nparts = 1,
+                    .part[0] = {.a = x, .b = x, .lda = plan->in, .ldb = plan->in, .k = plan->n, .segment = segment},
+                    .nsegments = nsegments,
+                    .trans_a = plan->transposed,
+                    .trans_b = !plan->transposed,
+                    .shape = GEMM_LOWER_MIRRORED,
+                    .c = r,
+                    .ldc = plan->m});
     if (run->slice != NULL)
         comm_reduce(run->slice->tp, run->stream, r, r, plan->m * plan->m, DTYPE_F32, run->slice->owner,
                     slice_tag(run->slice, plan->m * plan->m * (int64_t)sizeof *r));
@@ -336,13 +338,18 @@ void ns_run(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
         run_plan(&(NsRun){.plan = plan, .stream = stream, .scratch = scratch}, x);
 }
 
+int64_t ns_slice_nelem(const NsPlan *plan, int tp_size) {
+    const int64_t cut = plan->segments / tp_size * plan->segment;
+    return cut * (plan->tp_dim == 0 ? plan->in : plan->out);
+}
+
 void ns_run_slice(const NsPlan *plan, const NsSlice *slice, Stream *stream, float *x, float *scratch) {
     const int size = comm_size(slice->tp);
     NsPlan local = *plan;
     DM_ASSERT(plan->gram_segmented && plan->segments % size == 0);
-    local.out /= plan->tp_dim == 0 ? size : 1;
-    local.in /= plan->tp_dim == 1 ? size : 1;
-    local.n /= size;
     local.segments /= size;
+    const int64_t cut = local.segments * plan->segment;
+    local.n = extent_overlap((Extent){comm_rank(slice->tp) * cut, cut}, (Extent){0, plan->n}).count;
+    *(plan->tp_dim == 0 ? &local.out : &local.in) = local.n;
     run_plan(&(NsRun){.plan = &local, .slice = slice, .stream = stream, .scratch = scratch}, x);
 }

@@ -1,4 +1,5 @@
-/* Newton-Schulz orthogonalisation of one whole matrix (Muon; coefficients of the Polar Express paper, You, and Jordan). */
+/* Newton-Schulz orthogonalisation of one whole matrix (Muon; coefficients of the Polar Express paper, You, and Jordan).
+ */
 #ifndef DMUON_OPTIM_NEWTON_SCHULZ_H
 #define DMUON_OPTIM_NEWTON_SCHULZ_H
 
@@ -18,31 +19,38 @@ typedef struct NsPlan {
     int64_t m, n;                  /* oriented: m <= n  */
     bool transposed;               /* out > in          */
     int tp_dim, segments;          /* of the stored matrix: sums of squares; tp_dim -1 = one segment */
-    bool gram_segmented;           /* XX^T is segmented: tp_dim is the contracted dim (dim 1 if out <= in, else dim 0) */
+    int64_t segment;     /* elements of tp_dim in a segment, rounded up: a vocabulary's last ones are short or empty */
+    bool gram_segmented; /* XX^T is segmented: tp_dim is the contracted dim (dim 1 if out <= in, else dim 0) */
 } NsPlan;
 
-/* A matrix that stays in the slices of its tp ranks (README, "Distributed Gram"): its cut runs along the contracted dimension, plan.gram_segmented. Every
- * rank brings its slice; Gram partials are reduced to `owner`, which iterates and broadcasts the factor. Bits are those of the whole matrix. */
+/* A matrix that stays in the slices of its tp ranks (README, "Distributed Gram"): its cut runs along the contracted
+ * dimension, plan.gram_segmented. Every rank brings its slice; Gram partials are reduced to `owner`, which iterates and
+ * broadcasts the factor. Bits are those of the whole matrix. */
 typedef struct NsSlice {
     Comm *tp;
     int owner;        /* rank of tp                         */
     const char *what; /* name of the matrix, for the tags   */
     int unit;
-    bool counted;     /* the bytes count (inside a step)    */
+    bool counted; /* the bytes count (inside a step)    */
 } NsSlice;
 
 /* Depends on the shape and the configuration alone. */
 NsPlan ns_plan(const NsConfig *config, int64_t out, int64_t in, int tp_dim, int segments);
 /* Effective coefficients of step i (the last repeats). */
 void ns_coefficients(const NsConfig *config, int step, double abc[3]);
-/* Operation counts, 2 per multiply-add: gram 6m^2n + 17m^3 for 5 steps and one restart, direct 15m^2n + 5m^3; the real count of the plan. */
+/* Operation counts, 2 per multiply-add: gram 6m^2n + 17m^3 for 5 steps and one restart, direct 15m^2n + 5m^3; the real
+ * count of the plan. */
 double ns_flops(const NsPlan *plan);
 /* Floats of scratch that ns_run needs; also enough for ns_run_slice. */
 int64_t ns_scratch_nelem(const NsPlan *plan);
-/* x [out, in] is overwritten by its orthogonal factor's approximation. scratch: ns_scratch_nelem floats, 64-byte aligned. Queued on `stream`
- * (compute). NS(0) = 0. Afterwards scratch[0] is still the largest magnitude and the binary64 at scratch + NS_SUMSQ_OFFSET are the
- * segment sums of squares that the norm came from, for tests: rounding to binary32 hides a wrong order nearly always. */
+/* x [out, in] is overwritten by its orthogonal factor's approximation; where segments do not divide the rows, rows of
+ * zeros follow up to segments*segment. scratch: ns_scratch_nelem floats, 64-byte aligned. Queued on `stream` (compute).
+ * NS(0) = 0. Afterwards scratch[0] is still the largest magnitude and the binary64 at scratch + NS_SUMSQ_OFFSET are the
+ * segment sums of squares that the norm came from, for tests: rounding to binary32 hides a wrong order nearly always.
+ */
 void ns_run(const NsPlan *plan, Stream *stream, float *x, float *scratch);
+/* Elements of one rank's slice, with a vocabulary's padding. */
+int64_t ns_slice_nelem(const NsPlan *plan, int tp_size);
 /* The same for this rank's slice x of a matrix cut along its contracted dimension. Collective over slice->tp. */
 void ns_run_slice(const NsPlan *plan, const NsSlice *slice, Stream *stream, float *x, float *scratch);
 

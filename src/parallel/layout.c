@@ -1,4 +1,5 @@
-/* Memory of the strategy: one layout function, run on an arena without memory for --plan and on the real one for a run. */
+/* Memory of the strategy: one layout function, run on an arena without memory for --plan and on the real one for a run.
+ */
 #include "base/arena.h"
 #include "base/fatal.h"
 #include "mesh/extent.h"
@@ -8,7 +9,8 @@ static int64_t max64(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Elements that a slot for this unit holds: the packed buffers this rank has no copy of, or the flat and side buffers. */
+/* Elements that a slot for this unit holds: the packed buffers this rank has no copy of, or the flat and side buffers.
+ */
 static int64_t slot_nelem(const Parallel *p, CacheKind kind, int unit) {
     const PlanUnit *u = &p->plan->unit[unit];
     if (kind == CACHE_ADAMW)
@@ -81,7 +83,8 @@ static void layout_local(Parallel *p, ParallelBytes *bytes) {
     bytes->leaf_trees = all - bytes->gradients;
 }
 
-/* Between a cell's slices and its tp owners: kept buffers in the arena; the others are taken in the step and counted here all the same. */
+/* Between a cell's slices and its tp owners: kept buffers in the arena; the others are taken in the step and counted
+ * here all the same. */
 static void layout_tp(Parallel *p, ParallelBytes *bytes) {
     const Plan *plan = p->plan;
     const BufferReuse reuse = p->config->parallel.tp_buffer_reuse;
@@ -93,7 +96,8 @@ static void layout_tp(Parallel *p, ParallelBytes *bytes) {
             continue;
         const int64_t nelem = part->nelem * plan->mesh.tp;
         for (int m = part->first; m < part->first + part->count; m++)
-            whole = max64(whole, param_numel(&plan->params->row[plan->member[m]]));
+            whole = max64(whole, plan->param[plan->member[m]].local_nelem *
+                                     plan->mesh.tp); /* with padding, which stays zero */
         if (reuse == REUSE_ALL || reuse == REUSE_GATHER)
             p->tp_gathered[i] = ARENA_PUSH(&p->arena, float, nelem);
         else

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 
 typedef struct Budget {
-    double end_s;                            /* seconds since 1970; 0: no limit */
-    double longest_step_s, longest_save_s;   /* seen so far                      */
+    double end_s;                          /* seconds since 1970; 0: no limit */
+    double longest_step_s, longest_save_s; /* seen so far                      */
     bool saved;
 } Budget;
 

@@ -6,12 +6,16 @@
 #include "base/str.h"
 #include "train/phases.h"
 
-/* Rank 0: the newest set, or the one that was named, for a look without a run of one's own. */
-static Status choose_set(Session *s, const char *set) {
-    if (set) {
-        str_format(s->start.set, sizeof s->start.set, "%s", set);
-        return STATUS_OK;
-    }
+/* A refusal with the sets that were passed over (the warnings from byte `before` on), and why. */
+static Status with_reasons(const Session *s, size_t before, Status status) {
+    if (status == STATUS_OK || s->warnings.len == before)
+        return status;
+    const char *trail = status_trail();
+    return STATUS_FAIL(status, "%.*s\n%.*s", (int)strcspn(trail, "\n"), trail, (int)(s->warnings.len - before - 1),
+                       s->warnings.text + before);
+}
+
+static Status newest_set(Session *s) {
     int64_t step;
     TRY(set_newest_valid(s->config.run.dir, NULL, &step, &s->warnings));
     if (step < 0)
@@ -22,11 +26,21 @@ static Status choose_set(Session *s, const char *set) {
     return STATUS_OK;
 }
 
+/* Rank 0: the newest set, or the one that was named, for a look without a run of one's own. */
+static Status choose_set(Session *s, const char *set) {
+    const size_t before = s->warnings.len;
+    if (!set)
+        return with_reasons(s, before, newest_set(s));
+    str_format(s->start.set, sizeof s->start.set, "%s", set);
+    return STATUS_OK;
+}
+
 /* Rank 0: the lock, then what the directory allows. */
 static Status choose_start(Session *s) {
     const Config *c = &s->config;
     TRY(run_lock(&s->lock, c->run.dir, s->world->host));
-    TRY(run_decide(&s->start, c->run.dir, c->checkpoint.resume, &s->warnings));
+    const size_t before = s->warnings.len;
+    TRY(with_reasons(s, before, run_decide(&s->start, c->run.dir, c->checkpoint.resume, &s->warnings)));
     if (!s->start.resume)
         TRY(run_draw_id(s->start.run_id));
     return STATUS_OK;

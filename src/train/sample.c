@@ -20,13 +20,15 @@ static Status parse_prompt(const Session *s, const char *prompt, int32_t *tokens
         char *end;
         for (long id = strtol(p, &end, 10); end != p; id = strtol(p, &end, 10)) {
             if (id < 0 || id >= vocab)
-                return STATUS_FAIL(STATUS_CONFIG, "prompt: token id %ld is outside the vocabulary [0, %lld)", id, (long long)vocab);
+                return STATUS_FAIL(STATUS_CONFIG, "prompt: token id %ld is outside the vocabulary [0, %lld)", id,
+                                   (long long)vocab);
             tokens[(*count)++] = (int32_t)id;
             p = end;
         }
         if (*p != '\0' && strspn(p, " ") != strlen(p))
-            return STATUS_FAIL(STATUS_CONFIG, "prompt \"%s\": with a vocabulary of %lld a prompt is token ids separated by blanks", prompt,
-                               (long long)vocab);
+            return STATUS_FAIL(STATUS_CONFIG,
+                               "prompt \"%s\": with a vocabulary of %lld a prompt is token ids separated by blanks",
+                               prompt, (long long)vocab);
     }
     if (*count == 0)
         tokens[(*count)++] = vocab == SAMPLE_BYTES ? '\n' : 0;

@@ -7,8 +7,9 @@
 
 #define SAMPLE_BYTES 256 /* a vocabulary of this size is bytes */
 
-/* Continues `prompt` by train.sample_tokens tokens; draws are Philox from (seed, step), temperature 0 is greedy. `text` gets the continuation.
- * With a byte vocabulary both are text; otherwise both are token ids separated by blanks. Collective. */
+/* Continues `prompt` by train.sample_tokens tokens; draws are Philox from (seed, step), temperature 0 is greedy. `text`
+ * gets the continuation. With a byte vocabulary both are text; otherwise both are token ids separated by blanks.
+ * Collective. */
 DM_NODISCARD Status sample_run(Session *session, const char *prompt, Str *text);
 
 #endif

@@ -125,6 +125,12 @@ def test_an_unknown_vector_unit(ranks, tmp_path):
     assert tree(tmp_path) == {}
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_start_of_the_job_that_is_no_time(ranks, tmp_path):
+    refused(ranks, [f"run.dir={tmp_path / 'run'}"], 2, ["DMUON_JOB_START=today", "seconds since 1970"], env={"DMUON_JOB_START": "today"})
+    assert tree(tmp_path) == {}
+
+
 def test_a_launcher_that_does_not_know_mpi(tmp_path):
     refused(1, [f"run.dir={tmp_path / 'run'}", "mesh.replicate=2", "mesh.shard=2"], 2, ["SLURM_NTASKS is 4", "mpirun", "pmix"],
             env={"SLURM_NTASKS": "4"})

@@ -79,7 +79,7 @@ def same_on(mesh):
 
     def check(runs, tmp):
         same(mesh=mesh)(runs, tmp)
-        equal(records(runs.get(mesh=mesh), "start")[0]["config"]["mesh"], {"replicate": mesh[0], "shard": mesh[1], "tp": 1})
+        equal(records(runs.get(mesh=mesh), "start")[0]["config"]["mesh"], dict(zip(("replicate", "shard", "tp"), (*mesh, 1))))
 
     return check
 
@@ -312,6 +312,13 @@ GRAM = ["optimizer.muon.ns.algorithm=gram"]
 WSD = ["optimizer.schedule.kind=wsd"]
 NO_CLIP = ["optimizer.clip.max_norm=0"]
 
+def check_recompute(runs, tmp):
+    same("parallel.recompute=layer")(runs, tmp)
+    same("parallel.recompute=layer", mesh=(1, 1, 2))(runs, tmp)
+    kept = [plan(f"parallel.recompute={mode}")["bytes_per_rank"][0]["activations"] for mode in ("none", "layer")]
+    assert kept[1] < 0.8 * kept[0], "what is computed again takes no room"
+
+
 ROWS = {
     "model": changes("model=models/llama-1m.yaml"),
     "model.family": refused("model.family=gpt", parts=["model.family"]),
@@ -339,14 +346,15 @@ ROWS = {
     "threads": same("threads=2", effect=threads_are(2)),
     "mesh.replicate": same_on((2, 1)),
     "mesh.shard": same_on((1, 2)),
-    "mesh.tp": unbuilt("mesh.tp=2"),
-    "parallel.data": unbuilt("parallel.data=ddp"),
+    "mesh.tp": same_on((1, 1, 2)),
+    "parallel.data": both(same("parallel.data=ddp", mesh=(1, 2), effect=less_traffic("shard")), same("parallel.data=ddp", mesh=(1, 2, 2))),
     "parallel.reshard_after_forward.muon": same("parallel.reshard_after_forward.muon=false", mesh=(1, 2), effect=less_traffic("shard")),
     "parallel.reshard_after_forward.adamw": same("parallel.reshard_after_forward.adamw=false", mesh=(1, 2), effect=less_traffic("shard")),
     "parallel.prefetch": check_prefetch,
     "parallel.accumulate": same("parallel.accumulate=local", mesh=(1, 2), effect=less_traffic("shard")),
-    "parallel.tp_buffer_reuse": idle("parallel.tp_buffer_reuse=all"),
-    "parallel.recompute": unbuilt("parallel.recompute=layer"),
+    "parallel.tp_buffer_reuse": both(idle("parallel.tp_buffer_reuse=all"),
+                                     *(same(f"parallel.tp_buffer_reuse={kept}", mesh=(1, 1, 2)) for kept in ("gather", "scatter", "all"))),
+    "parallel.recompute": check_recompute,
     "parallel.owner.strategy": both(moves_owners("parallel.owner.strategy=rank0"), moves_owners("parallel.owner.strategy=round_robin")),
     "parallel.owner.cost": refused("parallel.owner.cost=numel", parts=["parallel.owner.cost", "flops"]),
     "parallel.owner.max_per_layer": moves_owners("parallel.owner.max_per_layer=1"),
@@ -364,7 +372,9 @@ ROWS = {
     "optimizer.muon.ns.steps": changes("optimizer.muon.ns.steps=4"),
     "optimizer.muon.ns.restarts": both(changes("optimizer.muon.ns.restarts=[1]", base=GRAM), changes("optimizer.muon.ns.restarts=[]", base=GRAM)),
     "optimizer.muon.replicate_async": same("optimizer.muon.replicate_async=false", mesh=(2, 1)),
-    "optimizer.muon.tp_distributed_gram": idle("optimizer.muon.tp_distributed_gram=always"),
+    "optimizer.muon.tp_distributed_gram": both(idle("optimizer.muon.tp_distributed_gram=always"),
+                                               *(same(f"optimizer.muon.tp_distributed_gram={mode}", mesh=(1, 1, 2), effect=less_traffic("tp"))
+                                                 for mode in ("beneficial", "always"))),
     "optimizer.adamw.lr": changes("optimizer.adamw.lr=0.002"),
     "optimizer.adamw.betas": both(changes("optimizer.adamw.betas=[0.8, 0.999]"), changes("optimizer.adamw.betas=[0.9, 0.99]")),
     "optimizer.adamw.eps": changes("optimizer.adamw.eps=1e-3"),

@@ -117,6 +117,9 @@ log: {{params_hash_every: 1}}
 VOCABULARIES = [(61, True), (50, True), (33, True), (61, False)]
 WAYS = {"2x2": (2, 2), "1x4": (1, 4), "4x1": (4, 1), "2x4": (2, 4),
         "2x2-local-z2": (2, 2, "parallel.accumulate=local", "parallel.reshard_after_forward=false"),
+        "1x1x2": (1, 1, 2), "2x2x2": (2, 2, 2), "1x2x2-gram": (1, 2, 2, "optimizer.muon.tp_distributed_gram=always"),
+        "2x2-ddp": (2, 2, "parallel.data=ddp"), "1x2x2-ddp-local": (1, 2, 2, "parallel.data=ddp", "parallel.accumulate=local"),
+        "2x2-recompute": (2, 2, "parallel.recompute=layer"),
         "2x2-prefetch-4": (2, 2, "parallel.prefetch=4"),
         "2x4-prefetch-0": (2, 4, "parallel.prefetch=0")}
 
@@ -135,8 +138,8 @@ def other_model(request, tmp_path_factory):
 @pytest.mark.parametrize("way", WAYS)
 def test_odd_vocabulary_biases_and_qk_norm_have_the_bits_of_one_rank(other_model, way, tmp_path):
     config, reference = other_model
-    replicate, shard, *keys = WAYS[way]
-    row = Run(way, replicate, shard, "", tuple(keys), config=config)
+    sizes = [n for n in WAYS[way] if isinstance(n, int)]
+    row = Run(way, sizes[0], sizes[1], "", tuple(WAYS[way][len(sizes):]), config=config, tp=(*sizes, 1)[2])
     expect_equal(row, bits(row, tmp_path), reference)
 
 
@@ -171,11 +174,12 @@ def test_variant_of_the_update_has_the_bits_of_one_rank(variant, plain, tmp_path
     keys = ("train.steps=3", *VARIANTS[variant])
     one = bits(Run("one", keys=keys), tmp_path)
     assert reproduce.first_difference(plain, one) is not None, "the key has no effect"
-    row = Run(variant, 2, 2, "", keys)
-    expect_equal(row, bits(row, tmp_path), one)
+    for replicate, shard, tp in ((2, 2, 1), (1, 2, 2)):
+        row = Run(f"{variant}-{tp}", replicate, shard, "", keys, tp=tp)
+        expect_equal(row, bits(row, tmp_path), one)
 
 
-@pytest.mark.parametrize("mesh", [(2, 2), (1, 4)])
+@pytest.mark.parametrize("mesh", [(2, 2, 1), (1, 4, 1), (1, 2, 2)])
 def test_muon_on_a_padded_vocabulary_has_the_bits_of_one_rank(mesh, tmp_path):
     """33 rows are stored as 40; Newton-Schulz and the hash see 33."""
     write_tokens(tmp_path / "train.bin", 33, 1200)
@@ -183,7 +187,7 @@ def test_muon_on_a_padded_vocabulary_has_the_bits_of_one_rank(mesh, tmp_path):
     config.write_text(MODEL.format(vocab=33, tied="false", bias="false", data=tmp_path / "train.bin"))
     keys = ("optimizer.muon.match=['*.embed_tokens.weight', 'lm_head.weight', '*_proj.weight']",)
     one = bits(Run("one", keys=keys, config=str(config)), tmp_path)
-    row = Run("cut", *mesh, "", keys, config=str(config))
+    row = Run("cut", mesh[0], mesh[1], "", keys, config=str(config), tp=mesh[2])
     expect_equal(row, bits(row, tmp_path), one)
 
 

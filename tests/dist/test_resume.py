@@ -328,7 +328,10 @@ def test_when_all_sets_are_damaged_nothing_starts(saved, tmp_path):
         flip(set_dir(run, step), OPTIM, -1)
     before = tree(run)
     done = run_mesh((2, 2), run, "checkpoint.every=5", code=4)
-    assert all(part in done.stderr for part in ("no usable checkpoint", "run.dir=", "checkpoint.resume=none")), done.stderr
+    for part in ("no usable checkpoint", "run.dir=", "checkpoint.resume=none", "step-00000010: " + OPTIM, "step-00000005: " + OPTIM):
+        assert done.stderr.count(part) == 1, done.stderr
+    done = train(2, f"run.dir={run}", "mesh.replicate=1", "mesh.shard=2", "--eval")
+    assert done.returncode == 4 and done.stderr.count("step-00000005: " + OPTIM) == 1, done.stderr
     assert tree(run) == before
 
 

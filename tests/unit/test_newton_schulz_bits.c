@@ -53,18 +53,20 @@ static double lane_squares(const float *x, int64_t n) {
 static double sum_squares(const NsPlan *plan, const float *x) {
     double sums[64], rows[SIDE];
     const int S = plan->tp_dim < 0 ? 1 : plan->segments;
-    const int64_t height = plan->tp_dim == 1 ? plan->out : plan->out / S;
+    const int64_t part = (plan->out + S - 1) / S; /* rows of a segment; the last ones may be short or empty */
     const int64_t width = plan->tp_dim == 1 ? plan->in / S : plan->in;
     for (int s = 0; s < S; s++) {
-        for (int64_t r = 0; r < height; r++)
-            rows[r] =
-                lane_squares(plan->tp_dim == 1 ? x + r * plan->in + s * width : x + (s * height + r) * plan->in, width);
-        sums[s] = tree_f64(rows, height);
+        const int64_t first = plan->tp_dim == 1 ? 0 : s * part;
+        const int64_t last = plan->tp_dim == 1 || first + part > plan->out ? plan->out : first + part;
+        for (int64_t r = first; r < last; r++)
+            rows[r - first] = lane_squares(x + r * plan->in + (plan->tp_dim == 1 ? s * width : 0), width);
+        sums[s] = last > first ? tree_f64(rows, last - first) : 0;
     }
     return tree_f64(sums, S);
 }
 
-/* c [m,n]: S chains over k/S each and their tree (S a power of two); `lower`: elements i >= j, the rest copies. */
+/* c [m,n]: S chains over k/S each, rounded up, and their tree (S a power of two); `lower`: elements i >= j, the rest
+ * copies. */
 typedef struct Product {
     int64_t m, n, k;
     int S;
@@ -73,11 +75,12 @@ typedef struct Product {
 
 static void multiply(float *c, const float *a, const float *b, Product p) {
     float part[64];
+    const int64_t segment = (p.k + p.S - 1) / p.S;
     for (int64_t i = 0; i < p.m; i++)
         for (int64_t j = 0; j < (p.lower ? i + 1 : p.n); j++) {
             for (int s = 0; s < p.S; s++) {
                 part[s] = 0;
-                for (int64_t x = s * p.k / p.S; x < (s + 1) * p.k / p.S; x++)
+                for (int64_t x = s * segment; x < (s + 1) * segment && x < p.k; x++)
                     part[s] = fmaf(a[i * p.k + x], p.trans_b ? b[j * p.k + x] : b[x * p.n + j], part[s]);
             }
             for (int width = p.S / 2; width >= 1; width /= 2)
@@ -176,6 +179,17 @@ static void test_every_bit_follows_the_sequence(void **state) {
                     check_sequence(&config, shapes[i], tp_dim, segments);
         for (int i = 0; i < NUNEVEN; i++)
             check_sequence(&config, uneven[i], -1, 1);
+    }
+}
+
+/* Muon on a vocabulary of 61 rows, stored as 64, or of 33, stored as 40: oriented both ways. */
+static void test_short_and_empty_segments_follow_the_sequence(void **state) {
+    (void)state;
+    for (int gram = 0; gram < 2; gram++) {
+        const NsConfig config = ns_default_config(gram ? NS_GRAM : NS_DIRECT);
+        check_sequence(&config, (int64_t[2]){61, 16}, 0, 8);
+        check_sequence(&config, (int64_t[2]){33, 16}, 0, 8);
+        check_sequence(&config, (int64_t[2]){33, 40}, 0, 8);
     }
 }
 
@@ -318,6 +332,7 @@ static int close_device(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_bit_follows_the_sequence),
+        cmocka_unit_test(test_short_and_empty_segments_follow_the_sequence),
         cmocka_unit_test(test_every_restart_follows_the_sequence),
         cmocka_unit_test(test_sums_of_squares_keep_the_stored_orientation),
         cmocka_unit_test(test_segments_are_part_of_the_identity),

@@ -22,8 +22,8 @@ void json_begin_object(JsonWriter *w, const char *key);
 void json_end_object(JsonWriter *w);
 void json_begin_array(JsonWriter *w, const char *key);
 void json_end_array(JsonWriter *w);
-void json_string(JsonWriter *w, const char *key,
-                 const char *value); /* NULL value = null; escapes; invalid UTF-8 bytes become U+FFFD */
+/* NULL value = null; escapes; invalid UTF-8 bytes become U+FFFD. */
+void json_string(JsonWriter *w, const char *key, const char *value);
 void json_int(JsonWriter *w, const char *key, int64_t value);
 void json_double(JsonWriter *w, const char *key, double value); /* shortest of %.15g, %.16g, %.17g that reads back */
 void json_bool(JsonWriter *w, const char *key, bool value);
@@ -42,9 +42,8 @@ void json_free(JsonValue *root);
 /* Member / element access: NULL when absent or of another type. */
 const JsonValue *json_get(const JsonValue *object, const char *key);
 int json_count(const JsonValue *container); /* items of an array or object; 0 otherwise */
-const JsonValue *
-json_at(const JsonValue *container,
-        int index); /* array element or object member by position; O(1) amortised when scanned in order */
+/* Array element or object member by position; O(1) amortised when scanned in order. */
+const JsonValue *json_at(const JsonValue *container, int index);
 const char *json_key(const JsonValue *member);          /* name of an object member, or NULL */
 const char *json_as_string(const JsonValue *value);     /* NULL unless a string */
 bool json_as_int(const JsonValue *value, int64_t *out); /* false unless an integral number with |x| <= 2^53 */

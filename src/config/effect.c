@@ -37,12 +37,9 @@ static bool tp_is_one(const Config *config) {
     return config->mesh.tp == 1;
 }
 
-static bool publishes_to_nobody(const Config *config) {
-    return config->mesh.replicate == 1 && config->parallel.data == DATA_FSDP;
-}
-
+/* With tp updates travel to the slices, and some tensors are on every rank. */
 static bool has_no_replica(const Config *config) {
-    return publishes_to_nobody(config) && config->mesh.tp == 1;
+    return config->mesh.replicate == 1 && config->mesh.tp == 1 && config->parallel.data == DATA_FSDP;
 }
 
 static bool is_ddp(const Config *config) {
@@ -88,7 +85,7 @@ static const struct {
 } idle_rules[] = {
     {"parallel.tp_buffer_reuse", tp_is_one, "mesh.tp is 1"},
     {"optimizer.muon.tp_distributed_gram", tp_is_one, "mesh.tp is 1"},
-    {"optimizer.muon.replicate_async", publishes_to_nobody, "mesh.replicate is 1, nothing is published"},
+    {"optimizer.muon.replicate_async", has_no_replica, "mesh.replicate and mesh.tp are 1, nothing is published"},
     {"log.replica_check_every", has_no_replica, "mesh.replicate and mesh.tp are 1, there are no replicas"},
     {"parallel.reshard_after_forward.muon", is_ddp, "parallel.data is ddp"},
     {"parallel.reshard_after_forward.adamw", is_ddp, "parallel.data is ddp"},

@@ -1,4 +1,4 @@
-/* Hashes of this rank's pieces, by tensor, beside those of the other replicate rows. */
+/* Hashes of this rank's pieces, by tensor, beside those of the ranks that must hold the same. */
 #include "train/replicas.h"
 
 #include <inttypes.h>
@@ -27,31 +27,46 @@ static void hash_piece(void *arg, const StatePiece *piece) {
     }
 }
 
-/* all [rows][n]: the hashes of every replicate row of this shard. */
-static Status compare(const Session *s, const uint64_t *all, int n) {
+/* all [size][n]: the hashes of every rank of an axis. Over tp only tensors that it does not cut are alike. */
+static Status compare(const Session *s, Axis axis, const uint64_t *all, int n) {
     const int count = s->params.count;
-    for (int row = 1; row < s->mesh.shape.replicate; row++)
-        for (int i = 0; i < n; i++)
-            if (all[(int64_t)row * n + i] != all[i])
-                return STATUS_FAIL(STATUS_COMM,
-                                   "step %" PRId64
-                                   ": tensor %s%s differs between the replicate rows 0 and %d of shard %d: memory or "
-                                   "network of one of them is not to be trusted; resume from a checkpoint before it",
-                                   s->progress.step, state_prefix((StateKind)(i / count)),
-                                   s->params.row[i % count].name, row, s->mesh.coord.shard);
+    const MeshCoord at = s->mesh.coord;
+    for (int rank = 1; rank < comm_size(s->mesh.axis[axis]); rank++)
+        for (int i = 0; i < n; i++) {
+            const bool alike = axis != AXIS_TP || s->params.row[i % count].tp_dim < 0;
+            if (alike && all[(int64_t)rank * n + i] != all[i])
+                return STATUS_FAIL(
+                    STATUS_COMM,
+                    "step %" PRId64
+                    ": tensor %s%s differs between the %s ranks 0 and %d beside (replicate %d, shard %d, tp "
+                    "%d): memory or network of one of them is not to be trusted; resume from a checkpoint "
+                    "before it",
+                    s->progress.step, state_prefix((StateKind)(i / count)), s->params.row[i % count].name,
+                    axis_name(axis), rank, at.replicate, at.shard, at.tp);
+        }
     return STATUS_OK;
 }
 
+/* Keeps the first failure. Collective over the axis. */
+static void compare_over(const Session *s, Axis axis, const uint64_t *hash, int n, Status *status) {
+    uint64_t *all = HEAP_ALLOC(uint64_t, (int64_t)comm_size(s->mesh.axis[axis]) * n);
+    host_all_gather(s->mesh.axis[axis], hash, all, n * (int64_t)sizeof *all);
+    if (*status == STATUS_OK)
+        *status = compare(s, axis, all, n);
+    heap_free(all);
+}
+
 Status replicas_check(Session *s) {
-    const int n = STATE_KIND_COUNT * s->params.count, rows = s->mesh.shape.replicate;
+    const int n = STATE_KIND_COUNT * s->params.count;
     Walk walk = {.session = s, .bounce = HEAP_ALLOC(float, BOUNCE), .hash = HEAP_ALLOC(uint64_t, n)};
-    uint64_t *all = HEAP_ALLOC(uint64_t, (int64_t)rows * n);
+    Status status = STATUS_OK;
     parallel_drain(s->parallel);
     store_visit(parallel_store(s->parallel), hash_piece, &walk);
-    host_all_gather(s->mesh.axis[AXIS_REPLICATE], walk.hash, all, n * (int64_t)sizeof *all);
-    const Status status = comm_agree(s->world->comm, compare(s, all, n));
-    heap_free(all);
+    compare_over(s, AXIS_REPLICATE, walk.hash, n, &status);
+    compare_over(s, AXIS_TP, walk.hash, n, &status);
+    if (s->plan.ddp)
+        compare_over(s, AXIS_SHARD, walk.hash, n, &status);
     heap_free(walk.hash);
     heap_free(walk.bounce);
-    return status;
+    return comm_agree(s->world->comm, status);
 }

@@ -1,27 +1,31 @@
-/* Arguments: configuration, KIND (weights, moments or none), then overrides. Builds a session, lets the last rank
- * change one bit of one of its pieces, and looks whether the comparison of the replicas says so. Prints the trail on
- * rank 0. */
+/* Arguments: configuration, KIND (weights, moments, norms or none), then overrides. Builds a session, lets the last
+ * rank change one bit of one of its pieces, and looks whether the comparison of the replicas says so. Prints the trail
+ * on rank 0. */
 #include "dist.h"
 
 #include "train/replicas.h"
 
 typedef struct Target {
+    const ParamTable *params;
     StateKind kind;
+    bool whole; /* of a tensor that tp does not cut */
     StatePiece piece;
 } Target;
 
 static void keep_last(void *arg, const StatePiece *piece) {
     Target *target = arg;
-    if (piece->kind == target->kind)
+    if (piece->kind == target->kind && (!target->whole || target->params->row[piece->param].tp_dim < 0))
         target->piece = *piece;
 }
 
-static void change_a_bit(Session *s, StateKind kind) {
-    Target target = {.kind = kind};
+static void change_a_bit(Session *s, const char *what) {
+    Target target = {.params = &s->params,
+                     .kind = strcmp(what, "moments") == 0 ? STATE_EXP_AVG_SQ : STATE_WEIGHT,
+                     .whole = strcmp(what, "norms") == 0};
     Stream *compute = device_stream(s->device, STREAM_COMPUTE);
     uint32_t last;
     store_visit(parallel_store(s->parallel), keep_last, &target);
-    CHECK(target.piece.ptr != NULL, "no piece of kind %d", (int)kind);
+    CHECK(target.piece.ptr != NULL, "no piece of kind %s", what);
     float *at = target.piece.ptr + target.piece.count - 1;
     device_copy_to_host(compute, &last, at, sizeof last);
     last ^= 1;
@@ -40,7 +44,7 @@ int main(int argc, char **argv) {
     CHECK(status == STATUS_OK, "%s", status_trail());
     const bool changes = strcmp(argv[2], "none") != 0;
     if (changes && world.rank == world.size - 1)
-        change_a_bit(&session, strcmp(argv[2], "weights") == 0 ? STATE_WEIGHT : STATE_EXP_AVG_SQ);
+        change_a_bit(&session, argv[2]);
     status = replicas_check(&session);
     CHECK(status == (changes ? STATUS_COMM : STATUS_OK), "status %s", status_name(status));
     if (changes && world.rank == 0)

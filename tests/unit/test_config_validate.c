@@ -191,7 +191,7 @@ static void test_a_key_without_effect_is_a_warning(void **state) {
     assert_warned("parallel.tp_buffer_reuse=all",
                   "command line: parallel.tp_buffer_reuse=all: parallel.tp_buffer_reuse has no effect: mesh.tp is 1");
     assert_warned("optimizer.muon.tp_distributed_gram=always", "tp_distributed_gram has no effect: mesh.tp is 1");
-    assert_warned("optimizer.muon.replicate_async=false", "has no effect: mesh.replicate is 1");
+    assert_warned("optimizer.muon.replicate_async=false", "has no effect: mesh.replicate and mesh.tp are 1");
     assert_warned("log.replica_check_every=3", "there are no replicas");
     assert_warned("optimizer.muon.ns={algorithm: direct, restarts: [1]}", "ns.restarts has no effect");
     assert_warned("optimizer.muon.ns.algorithm=direct", NULL);

@@ -12,7 +12,7 @@ typedef struct Size {
 } Size;
 
 static const Size sizes[] = {{512, 1376, 15}, {2048, 8192, 3}};
-enum { NSIZES = sizeof sizes / sizeof sizes[0], MAX_ROUNDS = 15, PEAKS_PER_ROUND = 3 };
+enum { NSIZES = sizeof sizes / sizeof sizes[0], MAX_ROUNDS = 15 };
 
 static double measure(Stream *stream, Size size, const Gemm *gemm, bool first) {
     const NsConfig config = {.algorithm = NS_GRAM, .steps = 5, .restarts = {2}, .restart_count = 1};
@@ -20,17 +20,16 @@ static double measure(Stream *stream, Size size, const Gemm *gemm, bool first) {
     const double m = (double)size.m, n = (double)size.n, gflop = 1e-9 * (6 * m * m * n + 17 * m * m * m);
     const float *start = bench_random(size.m * size.n);
     float *x = bench_random(size.m * size.n), *scratch = bench_random(ns_scratch_nelem(&plan));
-    double time[MAX_ROUNDS], peak[MAX_ROUNDS * PEAKS_PER_ROUND];
+    double time[MAX_ROUNDS], peak[MAX_ROUNDS];
     for (int round = 0; round < size.rounds; round++) {
-        for (int i = 0; i < PEAKS_PER_ROUND; i++)
-            peak[round * PEAKS_PER_ROUND + i] = bench_peak(stream, gemm);
+        peak[round] = bench_peak(stream, gemm);
         memcpy(x, start, (size_t)(size.m * size.n) * sizeof *x);
         const double begin = bench_seconds();
         ns_run(&plan, stream, x, scratch);
         time[round] = bench_seconds() - begin;
     }
     const double rate = gflop / bench_median(time, size.rounds);
-    const double best = bench_median(peak, size.rounds * PEAKS_PER_ROUND);
+    const double best = bench_median(peak, size.rounds);
     printf(
         "%s\n  {\"m\": %d, \"n\": %d, \"plan_gflop\": %.2f, \"gflops\": %.1f, \"peak_gflops\": %.1f, \"ratio\": %.3f}",
         first ? "" : ",", (int)size.m, (int)size.n, 1e-9 * ns_flops(&plan), rate, best, rate / best);

@@ -8,7 +8,7 @@ import pytest
 from helpers import (ROOT, SLOW, read_set, records, rewrite_set, run_mesh, seal, set_dir, set_names, steps, tensor_hash, train, tree,
                      warnings)
 
-MESHES = [(1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (4, 2), (8, 1)]
+MESHES = [(1, 1), (1, 2), (2, 1), (2, 2), (1, 4), (2, 4), (4, 2), (8, 1), (1, 1, 2), (2, 1, 2), (1, 2, 4)]
 ODD = (1, 3)  # reproducible on its own mesh only
 HALF = range(6, 11)
 
@@ -19,7 +19,7 @@ else:
 
 
 def name(mesh):
-    return f"{mesh[0]}x{mesh[1]}"
+    return "x".join(map(str, mesh))
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +84,31 @@ def test_a_set_of_one_mesh_continues_on_another_with_the_same_bits(source, targe
 
 def test_tensors_of_a_set_do_not_depend_on_the_mesh(saved):
     one = read_set(set_dir(saved((1, 1)), 5))
-    for mesh in ((2, 2), (1, 4), (2, 4)):
+    for mesh in ((2, 2), (1, 4), (2, 4), (2, 1, 2), (1, 2, 4)):
         other = read_set(set_dir(saved(mesh), 5))
         assert one.keys() == other.keys() and all(one[k].tobytes() == other[k].tobytes() for k in one), name(mesh)
+
+
+DDP = "parallel.data=ddp"
+WAYS = {"fsdp to ddp": ([], [DDP]), "ddp to fsdp": ([DDP], []), "ddp to ddp": ([DDP], [DDP])}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_set_of_one_kind_of_data_parallelism_continues_with_the_other(way, straight, tmp_path):
+    first, second = WAYS[way]
+    run_mesh((2, 1, 2), tmp_path / "first", "checkpoint.every=5", *first)
+    run_mesh((1, 2), tmp_path / "second", f"checkpoint.resume={set_dir(tmp_path / 'first', 5)}", *second)
+    assert steps(tmp_path / "first") == straight and steps(tmp_path / "second") == second_half(straight)
+
+
+def test_sliced_momentum_is_saved_and_loaded_whole(straight, tmp_path):
+    always = ["optimizer.muon.tp_distributed_gram=always", "checkpoint.every=5"]
+    run_mesh((2, 1, 2), tmp_path / "first", *always)
+    run = interrupted(tmp_path / "first", tmp_path / "second")
+    run_mesh((1, 1, 4), run, *always)
+    assert steps(tmp_path / "first") == straight and steps(run) == straight
+    one, other = (read_set(set_dir(tmp_path / top, 10)) for top in ("first", "second"))
+    assert one.keys() == other.keys() and all(one[k].tobytes() == other[k].tobytes() for k in one)
 
 
 def test_two_runs_of_five_steps_equal_one_of_ten_where_steps_are_free(tmp_path):

@@ -1,27 +1,32 @@
-/* Arguments: configuration, KIND (weights, moments or none), then overrides. Builds a session, lets the last rank
- * change one bit of one of its pieces, and looks whether the comparison of the replicas says so. Prints the trail on
- * rank 0. */
+/* Arguments: configuration, KIND (weights, matrices, norms, moments or none), then overrides. Builds a session, lets
+ * the last rank change one bit of one of its pieces, and looks whether the comparison of the replicas says so. Prints
+ * the trail on rank 0. */
 #include "dist.h"
 
 #include "train/replicas.h"
 
 typedef struct Target {
-    StateKind kind;
+    const Session *session;
+    const char *kind;
     StatePiece piece;
 } Target;
 
 static void keep_last(void *arg, const StatePiece *piece) {
     Target *target = arg;
-    if (piece->kind == target->kind)
+    const Param *param = &target->session->params.row[piece->param];
+    const char *kind = target->kind;
+    const bool wanted = strcmp(kind, "moments") == 0 ? piece->kind == STATE_EXP_AVG_SQ : piece->kind == STATE_WEIGHT;
+    if (wanted && (strcmp(kind, "matrices") != 0 || param->role == ROLE_MUON) &&
+        (strcmp(kind, "norms") != 0 || param->ndim == 1))
         target->piece = *piece;
 }
 
-static void change_a_bit(Session *s, StateKind kind) {
-    Target target = {.kind = kind};
+static void change_a_bit(Session *s, const char *kind) {
+    Target target = {.session = s, .kind = kind};
     Stream *compute = device_stream(s->device, STREAM_COMPUTE);
     uint32_t last;
     store_visit(parallel_store(s->parallel), keep_last, &target);
-    CHECK(target.piece.ptr != NULL, "no piece of kind %d", (int)kind);
+    CHECK(target.piece.ptr != NULL, "no piece of %s", kind);
     float *at = target.piece.ptr + target.piece.count - 1;
     device_copy_to_host(compute, &last, at, sizeof last);
     last ^= 1;
@@ -40,7 +45,7 @@ int main(int argc, char **argv) {
     CHECK(status == STATUS_OK, "%s", status_trail());
     const bool changes = strcmp(argv[2], "none") != 0;
     if (changes && world.rank == world.size - 1)
-        change_a_bit(&session, strcmp(argv[2], "weights") == 0 ? STATE_WEIGHT : STATE_EXP_AVG_SQ);
+        change_a_bit(&session, argv[2]);
     status = replicas_check(&session);
     CHECK(status == (changes ? STATUS_COMM : STATUS_OK), "status %s", status_name(status));
     if (changes && world.rank == 0)

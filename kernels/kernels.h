@@ -27,8 +27,8 @@ struct KernelCtx {
     /* Runs body(arg, item, thread) for every item in [0, nitems), each exactly once, on up to nthreads threads
      * (0 <= thread < nthreads); returns when all are done. Which thread runs which item is not defined. */
     void (*parallel)(const KernelCtx *ctx, int nitems, void (*body)(void *arg, int item, int thread), void *arg);
-    /* At least nbytes of 64-byte-aligned memory private to `thread`; valid until the kernel returns or the thread's next
-     * call (one block per thread; it grows and stays). Contents undefined. */
+    /* At least nbytes of 64-byte-aligned memory private to `thread`; valid until the kernel returns or the thread's
+     * next call (one block per thread; it grows and stays). Contents undefined. */
     void *(*scratch)(const KernelCtx *ctx, int thread, size_t nbytes);
     void *self;   /* the backend's own */
     void *stream; /* cudaStream_t, NULL on the CPU */
@@ -185,7 +185,7 @@ typedef struct EmbeddingForward {
 /* e[v,:] = chain of adds from +0 over ascending i with ids[i] - first_row = v of dy[i,:];
  * dtable[v,:] = accumulate ? dtable[v,:] + e[v,:] : e[v,:], for every row, one addition also where e is +0. */
 typedef struct EmbeddingBackward {
-    float *dtable; /* [nrows, d] */
+    float *dtable;   /* [nrows, d] */
     const float *dy; /* [n, d] */
     const int32_t *ids;
     int64_t n, d, first_row, nrows;
@@ -209,8 +209,8 @@ typedef struct RmsnormBackward {
 } RmsnormBackward;
 
 /* The gain's gradient. x, dy [tokens, heads, d], rstd [tokens, heads], dw [d].
- * The heads are cut into `runs` equal runs; a run is one chain of fma(dy, xh, .), heads outer, tokens inner, xh = x*rstd;
- * dw = tree over the runs. A norm over the width has heads = runs = 1. runs <= 256. */
+ * The heads are cut into `runs` equal runs; a run is one chain of fma(dy, xh, .), heads outer, tokens inner, xh =
+ * x*rstd; dw = tree over the runs. A norm over the width has heads = runs = 1. runs <= 256. */
 typedef struct RmsnormGainGrad {
     float *dw;
     const float *dy, *x, *rstd;
@@ -218,9 +218,9 @@ typedef struct RmsnormGainGrad {
     int runs;
 } RmsnormGainGrad;
 
-/* Rotate-half RoPE in place; x [n, heads, d] with row stride `stride` elements between tokens; token i has position i mod T.
- * x0 = x[j], x1 = x[j + d/2]: y0 = fma(-x1, s, x0*c), y1 = fma(x0, s, x1*c); inverse: the same with -s.
- * cos, sin [T, d/2]. */
+/* Rotate-half RoPE in place; x [n, heads, d] with row stride `stride` elements between tokens; token i has position i
+ * mod T. x0 = x[j], x1 = x[j + d/2]: y0 = fma(-x1, s, x0*c), y1 = fma(x0, s, x1*c); inverse: the same with -s. cos, sin
+ * [T, d/2]. */
 typedef struct Rope {
     float *x;
     const float *cos, *sin;
@@ -240,10 +240,10 @@ typedef struct AttentionForward {
     float scale;
 } AttentionForward;
 
-/* p recomputed from max and sum: e_j*(1/l). delta_i = lane_sum(do*o) over D (fma lanes); ds_ij = p_ij*(chain(do_i, v_j) - delta_i).
- * dq_i = (chain over ascending j <= i of ds_ij*k_j)*scale; per query head dk_j = (chain over ascending i >= j of ds_ij*q_i)*scale,
- * dv_j = chain over ascending i >= j of p_ij*do_i; heads of a group add up ((h0+h1)+h2)...
- * dq has q's layout (q_stride), dk, dv have k's, d_o has o's. */
+/* p recomputed from max and sum: e_j*(1/l). delta_i = lane_sum(do*o) over D (fma lanes); ds_ij = p_ij*(chain(do_i, v_j)
+ * - delta_i). dq_i = (chain over ascending j <= i of ds_ij*k_j)*scale; per query head dk_j = (chain over ascending i >=
+ * j of ds_ij*q_i)*scale, dv_j = chain over ascending i >= j of p_ij*do_i; heads of a group add up ((h0+h1)+h2)... dq
+ * has q's layout (q_stride), dk, dv have k's, d_o has o's. */
 typedef struct AttentionBackward {
     float *dq, *dk, *dv;
     const float *d_o, *q, *k, *v, *o, *max, *sum;
@@ -265,10 +265,9 @@ typedef struct SwigluBackward {
     int64_t n;
 } SwigluBackward;
 
-/* Cross-entropy over a vocabulary that may be split by columns. z [n, ld], real columns [0, cols) stand for the vocabulary
- * ids first_col + c. All three run per token (row).
- * LOSS_MAX: max[i] = maximum of z[i, 0..cols); if first_col <= target[i] < first_col + cols, also z_t[i] = z[i, target]; else
- * z_t[i] is left alone. */
+/* Cross-entropy over a vocabulary that may be split by columns. z [n, ld], real columns [0, cols) stand for the
+ * vocabulary ids first_col + c. All three run per token (row). LOSS_MAX: max[i] = maximum of z[i, 0..cols); if
+ * first_col <= target[i] < first_col + cols, also z_t[i] = z[i, target]; else z_t[i] is left alone. */
 typedef struct LossMax {
     float *max, *z_t;
     const float *z;
@@ -276,8 +275,8 @@ typedef struct LossMax {
     int64_t n, ld, cols, first_col;
 } LossMax;
 
-/* Completes a cut vocabulary from every rank's part: max[i] = maximum over r of parts[r][0][i]; z_t[i] = parts[r][1][i] of
- * the rank r = target[i] / rank_cols that holds the target, selected, never added.   parts [ranks][2][n] */
+/* Completes a cut vocabulary from every rank's part: max[i] = maximum over r of parts[r][0][i]; z_t[i] = parts[r][1][i]
+ * of the rank r = target[i] / rank_cols that holds the target, selected, never added.   parts [ranks][2][n] */
 typedef struct LossSelect {
     float *max, *z_t;
     const float *parts;
@@ -295,8 +294,8 @@ typedef struct LossSum {
     int nsegments;
 } LossSum;
 
-/* loss[i] = log(sum) - (z_t - max); dz (in place over z when dz = z; NULL: loss only) = (exp(z - max)*(1/sum) - [v = t])*factor,
- * the subtraction only at the target; columns [cols, ld) of dz become +0. loss may be NULL. */
+/* loss[i] = log(sum) - (z_t - max); dz (in place over z when dz = z; NULL: loss only) = (exp(z - max)*(1/sum) - [v =
+ * t])*factor, the subtraction only at the target; columns [cols, ld) of dz become +0. loss may be NULL. */
 typedef struct LossGrad {
     float *loss, *dz;
     const float *z, *max, *sum, *z_t;
@@ -313,10 +312,12 @@ typedef struct LaneMean {
     float factor;
 } LaneMean;
 
-/* ---- optimizer ---------------------------------------------------------------------------------------------------- */
+/* ---- optimizer ----------------------------------------------------------------------------------------------------
+ */
 
-/* g' = clipped ? g*grad_factor : g; m = fma(b1, m, one_minus_b1*g'); v = fma(b2, v, one_minus_b2*(g'*g')); w = w - lr_wd*w (also
- * when lr_wd is 0); w = w - (lr*(m*c1))/(sqrt(v*c2) + eps).  All [n] f32; scalars were rounded once from binary64. */
+/* g' = clipped ? g*grad_factor : g; m = fma(b1, m, one_minus_b1*g'); v = fma(b2, v, one_minus_b2*(g'*g')); w = w -
+ * lr_wd*w (also when lr_wd is 0); w = w - (lr*(m*c1))/(sqrt(v*c2) + eps).  All [n] f32; scalars were rounded once from
+ * binary64. */
 typedef struct Adamw {
     float *w, *m, *v;
     const float *g;
@@ -350,8 +351,8 @@ typedef struct AbsMax {
 } AbsMax;
 
 /* out[s] (binary64) for s < nsegments = tree over rows of binary64 lane sums of squares (fma(x, x, lane), x widened).
- * x [rows, cols]; dim = 0: segment s is rows [s*rows/nsegments, ...); dim = 1: segment s is columns [s*cols/nsegments, ...)
- * of every row, lanes counted from the start of the piece. */
+ * x [rows, cols]; dim = 0: segment s is rows [s*rows/nsegments, ...); dim = 1: segment s is columns [s*cols/nsegments,
+ * ...) of every row, lanes counted from the start of the piece. */
 typedef struct SumSquaresRows {
     double *out;
     const float *x;
@@ -359,8 +360,8 @@ typedef struct SumSquaresRows {
     int dim, nsegments;
 } SumSquaresRows;
 
-/* out[b] (binary64) = lane sum of squares of block b. Block b starts at x + 1024*b and has size[b] <= 1024 elements that
- * exist (a short block's padding does not enter). */
+/* out[b] (binary64) = lane sum of squares of block b. Block b starts at x + 1024*b and has size[b] <= 1024 elements
+ * that exist (a short block's padding does not enter). */
 typedef struct SumSquaresBlocks {
     double *out;
     const float *x;
@@ -368,16 +369,17 @@ typedef struct SumSquaresBlocks {
     int64_t nblocks;
 } SumSquaresBlocks;
 
-/* y = x scaled by the exact power of two 2^-e that brings *abs_max to [1,2): one rounding per element (subnormal results
- * cannot occur for the maximum but may for others); where 2^-e is not a normal binary32 two multiplications by normal
- * powers of two, exact one first. *abs_max = 0: y = +0.   y may alias x. */
+/* y = x scaled by the exact power of two 2^-e that brings *abs_max to [1,2): one rounding per element (subnormal
+ * results cannot occur for the maximum but may for others); where 2^-e is not a normal binary32 two multiplications by
+ * normal powers of two, exact one first. *abs_max = 0: y = +0.   y may alias x. */
 typedef struct NsScalePow2 {
     float *y;
     const float *x, *abs_max;
     int64_t n;
 } NsScalePow2;
 
-/* norm = binary32(sqrt(tree over sumsq[0..nsegments))); y = x/norm, element by element; norm = 0: y = +0. y may alias x. */
+/* norm = binary32(sqrt(tree over sumsq[0..nsegments))); y = x/norm, element by element; norm = 0: y = +0. y may alias
+ * x. */
 typedef struct NsNormalize {
     float *y;
     const float *x;

@@ -1,4 +1,5 @@
-/* Each file of kernels/cpu is compiled once per vector unit with DM_ISA set to its name; ISA_NAME(f) is that copy's symbol. */
+/* Each file of kernels/cpu is compiled once per vector unit with DM_ISA set to its name; ISA_NAME(f) is that copy's
+ * symbol. */
 #ifndef DMUON_KERNELS_CPU_ISA_H
 #define DMUON_KERNELS_CPU_ISA_H
 

@@ -16,7 +16,8 @@ DM_NODISCARD Status file_read(const char *path, size_t limit, Status whose, char
 DM_NODISCARD Status file_write_atomic(const char *path, const void *data, size_t nbytes, Status whose);
 
 /* Writes all bytes at an offset, or says why not. */
-DM_NODISCARD Status file_pwrite(int fd, const void *data, size_t nbytes, int64_t offset, const char *path, Status whose);
+DM_NODISCARD Status file_pwrite(int fd, const void *data, size_t nbytes, int64_t offset, const char *path,
+                                Status whose);
 DM_NODISCARD Status file_pread(int fd, void *data, size_t nbytes, int64_t offset, const char *path, Status whose);
 
 /* mkdir -p. */

@@ -1,4 +1,5 @@
-/* Philox4x32-10 (Salmon et al. 2011), counter based: value = f(seed, purpose, id, index). Any rank can draw any element. */
+/* Philox4x32-10 (Salmon et al. 2011), counter based: value = f(seed, purpose, id, index). Any rank can draw any
+ * element. */
 #ifndef DMUON_BASE_RNG_H
 #define DMUON_BASE_RNG_H
 

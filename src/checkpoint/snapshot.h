@@ -15,7 +15,8 @@ typedef struct Snapshot {
 /* Allocates the host memory once; it is reused by every save. */
 void snapshot_create(Snapshot *snapshot, const SetTensors *set, int rank);
 void snapshot_destroy(Snapshot *snapshot);
-/* Copies the state: pieces that other ranks hold are sent to the tensor's writer. Collective over `comm` (all ranks, host calls); drains first. */
+/* Copies the state: pieces that other ranks hold are sent to the tensor's writer. Collective over `comm` (all ranks,
+ * host calls); drains first. */
 void snapshot_take(Snapshot *snapshot, Parallel *parallel, const Plan *plan, Stream *compute, Comm *comm);
 
 #endif

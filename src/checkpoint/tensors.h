@@ -1,4 +1,5 @@
-/* Which tensors a set holds, who writes each, and in which file: a pure function of the plan, the same on every rank. */
+/* Which tensors a set holds, who writes each, and in which file: a pure function of the plan, the same on every rank.
+ */
 #ifndef DMUON_CHECKPOINT_TENSORS_H
 #define DMUON_CHECKPOINT_TENSORS_H
 
@@ -7,8 +8,8 @@
 typedef struct SetTensor {
     StateKind kind;
     int param;
-    int writer;        /* world rank: the owner of a Muon matrix; others dealt by size                */
-    char name[160];    /* "momentum.model.layers.0.mlp.up_proj.weight"                                */
+    int writer;     /* world rank: the owner of a Muon matrix; others dealt by size                */
+    char name[160]; /* "momentum.model.layers.0.mlp.up_proj.weight"                                */
     int ndim;
     int64_t dim[2];
     int64_t numel;
@@ -17,7 +18,7 @@ typedef struct SetTensor {
 typedef struct SetTensors {
     SetTensor *tensor; /* owned; by kind, then registry order */
     int count;
-    int *index;        /* owned: [kind * params + row] -> tensor, -1 none */
+    int *index; /* owned: [kind * params + row] -> tensor, -1 none */
     int nparams;
 } SetTensors;
 

@@ -26,7 +26,8 @@ const char *args_usage(void) {
 }
 
 static Status refuse(const char *argument, const char *why) {
-    return STATUS_FAIL(STATUS_CONFIG, "command line: %s: %s\n  usage: dmuon-train CONFIG.yaml [key.path=value ...] [options]; --help",
+    return STATUS_FAIL(STATUS_CONFIG,
+                       "command line: %s: %s\n  usage: dmuon-train CONFIG.yaml [key.path=value ...] [options]; --help",
                        argument, why);
 }
 

@@ -7,18 +7,25 @@
 #include "base/status.h"
 
 typedef enum Command {
-    COMMAND_TRAIN, COMMAND_EVAL, COMMAND_SAMPLE, COMMAND_PLAN, COMMAND_CHECK, COMMAND_HELP, COMMAND_HELP_CONFIG, COMMAND_VERSION
+    COMMAND_TRAIN,
+    COMMAND_EVAL,
+    COMMAND_SAMPLE,
+    COMMAND_PLAN,
+    COMMAND_CHECK,
+    COMMAND_HELP,
+    COMMAND_HELP_CONFIG,
+    COMMAND_VERSION
 } Command;
 
 typedef struct Args {
     Command command;
-    const char *config;   /* borrowed from argv, as all of these          */
-    char **overrides;     /* owned array of "key.path=value"               */
+    const char *config; /* borrowed from argv, as all of these          */
+    char **overrides;   /* owned array of "key.path=value"               */
     int override_count;
-    const char *set;      /* --eval=SET, --sample=SET, or NULL             */
-    const char *prompt;   /* --prompt TEXT, or NULL                        */
-    bool json;            /* --plan=json                                   */
-    int ranks;            /* --ranks N for --plan and --check; 0: the mesh's product */
+    const char *set;    /* --eval=SET, --sample=SET, or NULL             */
+    const char *prompt; /* --prompt TEXT, or NULL                        */
+    bool json;          /* --plan=json                                   */
+    int ranks;          /* --ranks N for --plan and --check; 0: the mesh's product */
 } Args;
 
 /* STATUS_CONFIG with the argument, the rule and the usage line. */

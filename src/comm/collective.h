@@ -21,8 +21,8 @@ typedef struct Collective {
     int64_t n; /* elements, as in comm.h */
 } Collective;
 
-/* What one stream ran on one communicator: the same on all its members as long as they agree. Written by the thread that
- * queues. */
+/* What one stream ran on one communicator: the same on all its members as long as they agree. Written by the thread
+ * that queues. */
 typedef struct CommTrack {
     _Atomic uint64_t sequence; /* operations so far                                  */
     _Atomic uint64_t hash;     /* of every (sequence, op, count, root, label) so far */
@@ -31,8 +31,8 @@ typedef struct CommTrack {
 struct Comm {
     char name[32];
     int rank, size;
-    int leader;       /* rank in the world of rank 0     */
-    Comm *next;       /* of all that have channels       */
+    int leader; /* rank in the world of rank 0     */
+    Comm *next; /* of all that have channels       */
     CommTrack track[COMM_CHANNELS];
     Channel *channel[COMM_CHANNELS];         /* owned; NULL when size is 1             */
     _Atomic int64_t count[COMM_OP_COUNT][3]; /* calls, payload bytes, bus bytes        */

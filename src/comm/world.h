@@ -1,24 +1,25 @@
-/* MPI's life: init with MPI_THREAD_MULTIPLE, the error handler, the abort hook, sub-communicators, finalize. The only rooms' file
- * besides comm/mpi.c that includes mpi.h. */
+/* MPI's life: init with MPI_THREAD_MULTIPLE, the error handler, the abort hook, sub-communicators, finalize. The only
+ * rooms' file besides comm/mpi.c that includes mpi.h. */
 #ifndef DMUON_COMM_WORLD_H
 #define DMUON_COMM_WORLD_H
 
 #include "comm/comm.h"
 
 typedef struct World {
-    Comm *comm;        /* owned; "world"                                  */
+    Comm *comm; /* owned; "world"                                  */
     int rank, size;
-    int local_rank;    /* among the ranks of this node                    */
+    int local_rank; /* among the ranks of this node                    */
     int local_size;
     char host[128];
-    char *hosts;       /* owned; world.size names of 128 bytes, by rank   */
+    char *hosts; /* owned; world.size names of 128 bytes, by rank   */
 } World;
 
 typedef struct CommOptions {
-    double timeout_s;  /* watchdog of every wait                          */
+    double timeout_s; /* watchdog of every wait                          */
 } CommOptions;
 
-/* Installs the error handler, fatal's hook (MPI_Abort) and log's root. After it no failure leaves MPI unfinalised: world_finalize. */
+/* Installs the error handler, fatal's hook (MPI_Abort) and log's root. After it no failure leaves MPI unfinalised:
+ * world_finalize. */
 DM_NODISCARD Status world_init(World *world, int *argc, char ***argv);
 /* Applies the options that come from the configuration. */
 void world_set_options(World *world, const CommOptions *options);
@@ -34,8 +35,8 @@ Comm *comm_self_create(const char *name);
 /* The step that error lines name. */
 void comm_set_step(int64_t step);
 
-/* Tests only (DEBUG=1 builds): the n-th collective from now on with this operation is dropped (its buffers are left as they are, a
- * reduce or gather still copies the local part). -1: none. */
+/* Tests only (DEBUG=1 builds): the n-th collective from now on with this operation is dropped (its buffers are left as
+ * they are, a reduce or gather still copies the local part). -1: none. */
 void comm_debug_drop(CommOp op, int64_t nth);
 
 #endif

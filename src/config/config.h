@@ -1,5 +1,5 @@
-/* The run's configuration as one plain struct: what the YAML file and the overrides say, checked. No code here; the keys,
- * bounds, defaults and help lines stand once, in the table of config/schema.c. */
+/* The run's configuration as one plain struct: what the YAML file and the overrides say, checked. No code here; the
+ * keys, bounds, defaults and help lines stand once, in the table of config/schema.c. */
 #ifndef DMUON_CONFIG_CONFIG_H
 #define DMUON_CONFIG_CONFIG_H
 
@@ -138,17 +138,20 @@ typedef struct Config {
     } run;
 } Config;
 
-/* Reads the YAML file, then the overrides ("key.path=value", their place in messages is the argument), fills defaults, and checks every rule that needs no
- * other file than the model's and no rank count. All errors are in one trail, one line each:
- *   configs/a.yaml:12: optimizer.muon.lr = -1: must be at least 0 ... ; nearest valid key for unknown ones.
+/* Reads the YAML file, then the overrides ("key.path=value", their place in messages is the argument), fills defaults,
+ * and checks every rule that needs no other file than the model's and no rank count. All errors are in one trail, one
+ * line each: configs/a.yaml:12: optimizer.muon.lr = -1: must be at least 0 ... ; nearest valid key for unknown ones.
  * Warnings (a key without effect in this configuration) are appended to `warnings`, one per line. */
-DM_NODISCARD Status config_load(Config *config, const char *path, char *const *overrides, int override_count, Str *warnings);
+DM_NODISCARD Status config_load(Config *config, const char *path, char *const *overrides, int override_count,
+                                Str *warnings);
 
-/* Resolves `mesh: auto` and checks what needs the number of ranks (nranks 0: unknown, auto stays an error; product must equal nranks otherwise:
- * both numbers and a mesh that would fit). Also batch.global against micro*R*G (names the nearest legal value). */
+/* Resolves `mesh: auto` and checks what needs the number of ranks (nranks 0: unknown, auto stays an error; product must
+ * equal nranks otherwise: both numbers and a mesh that would fit). Also batch.global against micro*R*G (names the
+ * nearest legal value). */
 DM_NODISCARD Status config_resolve_mesh(Config *config, int nranks);
 
-/* S lowered to the largest power of two that divides n_kv_heads*head_dim, n_heads*head_dim and d_ff, at most numerics.segments. */
+/* S lowered to the largest power of two that divides n_kv_heads*head_dim, n_heads*head_dim and d_ff, at most
+ * numerics.segments. */
 int config_lowered_segments(const Config *config);
 
 /* The effective configuration as YAML that config_load reads back to the same struct (model inlined). */
@@ -158,10 +161,11 @@ void config_dump_json(const Config *config, Str *out);
 /* The reference that --help-config prints: key, type, default, bounds, one line of help each. */
 void config_help(Str *out);
 
-/* The dotted keys in which two configurations differ, in table order: calls fn(arg, key, value_a, value_b, identity), identity = the key is part of
- * the run's identity (a resume must not change it unless checkpoint.allow_changes names it; README "Resume"); 'model.*' and numerics.mode and the
- * segments are `never` (identity 2). Free keys 0. */
-void config_diff(const Config *a, const Config *b, void (*fn)(void *arg, const char *key, const char *va, const char *vb, int identity), void *arg);
+/* The dotted keys in which two configurations differ, in table order: calls fn(arg, key, value_a, value_b, identity),
+ * identity = the key is part of the run's identity (a resume must not change it unless checkpoint.allow_changes names
+ * it; README "Resume"); 'model.*' and numerics.mode and the segments are `never` (identity 2). Free keys 0. */
+void config_diff(const Config *a, const Config *b,
+                 void (*fn)(void *arg, const char *key, const char *va, const char *vb, int identity), void *arg);
 /* Fills a Config from the YAML text of config_dump_yaml (a checkpoint's). */
 DM_NODISCARD Status config_load_text(Config *config, const char *yaml, size_t nbytes, const char *what);
 

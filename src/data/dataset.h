@@ -1,5 +1,5 @@
-/* Text and token files as one sequence of samples: windows of seq_len + 1 tokens at stride seq_len inside one file. File formats are specified in
- * data/shard.h. */
+/* Text and token files as one sequence of samples: windows of seq_len + 1 tokens at stride seq_len inside one file.
+ * File formats are specified in data/shard.h. */
 #ifndef DMUON_DATA_DATASET_H
 #define DMUON_DATA_DATASET_H
 
@@ -26,10 +26,12 @@ int64_t dataset_dropped(const Dataset *dataset); /* tokens in dropped tails     
 int dataset_file_count(const Dataset *dataset);
 /* One text line per file: "name bytes hash", hash over header and 64 sampled blocks: the identity of the data set. */
 void dataset_identity(const Dataset *dataset, Str *out);
-/* Checks token ids of part `part` of `parts` of all files against vocab_size; names file, position and id. Text has nothing to check unless vocab_size < 256. */
+/* Checks token ids of part `part` of `parts` of all files against vocab_size; names file, position and id. Text has
+ * nothing to check unless vocab_size < 256. */
 DM_NODISCARD Status dataset_check_ids(const Dataset *dataset, int part, int parts);
 int64_t dataset_id_bytes(const Dataset *dataset); /* bytes of ids, to decide whether all are checked at start (2 GiB) */
-/* Window `sample` (0..E-1, file order): tokens [seq_len], targets [seq_len] shifted by one. STATUS_DATA on an id beyond the vocabulary. */
+/* Window `sample` (0..E-1, file order): tokens [seq_len], targets [seq_len] shifted by one. STATUS_DATA on an id beyond
+ * the vocabulary. */
 DM_NODISCARD Status dataset_window(const Dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets);
 
 #endif

@@ -14,7 +14,8 @@ typedef struct LoaderOptions {
     int64_t leaves_per_step; /* L                                                             */
     const int64_t *leaf;     /* [per_rank] borrowed: which leaves of a step this rank runs, in order */
     int64_t per_rank;        /* k                                                             */
-    int64_t first_sample;    /* samples consumed before the first step: leaf i of step t holds samples first + t*L*B + [i*B, (i+1)*B) */
+    int64_t first_sample;    /* samples consumed before the first step: leaf i of step t holds samples first + t*L*B +
+                                [i*B, (i+1)*B) */
 } LoaderOptions;
 
 DM_NODISCARD Status loader_create(Loader **loader, const LoaderOptions *options);

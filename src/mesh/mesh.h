@@ -1,4 +1,5 @@
-/* Named axes replicate x shard x tp. rank = (replicate*G + shard)*T + tp: tp neighbours are closest, then shard, then replicate. */
+/* Named axes replicate x shard x tp. rank = (replicate*G + shard)*T + tp: tp neighbours are closest, then shard, then
+ * replicate. */
 #ifndef DMUON_MESH_MESH_H
 #define DMUON_MESH_MESH_H
 
@@ -30,7 +31,8 @@ typedef struct Mesh {
     Comm *axis[AXIS_COUNT]; /* owned; rank within data = replicate*G + shard              */
 } Mesh;
 
-/* The world must have mesh_size(shape) ranks (STATUS_CONFIG otherwise, with both numbers and a mesh that would fit). Collective. */
+/* The world must have mesh_size(shape) ranks (STATUS_CONFIG otherwise, with both numbers and a mesh that would fit).
+ * Collective. */
 DM_NODISCARD Status mesh_create(Mesh *mesh, MeshShape shape, World *world);
 void mesh_destroy(Mesh *mesh);
 

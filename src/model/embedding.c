@@ -3,8 +3,8 @@
 
 #include "tensor/ops.h"
 
-/* Under tp a token's row is taken from the rank that holds it: the bits are summed as integers, all but one of them 0, so that nothing is
- * added as a number. Two elements make one 64-bit word; x has room for an even count. */
+/* Under tp a token's row is taken from the rank that holds it: the bits are summed as integers, all but one of them 0,
+ * so that nothing is added as a number. Two elements make one 64-bit word; x has room for an even count. */
 static void exchange_rows(const Leaf *leaf, float *x, int64_t n) {
     const CommTag tag = leaf_tag(leaf, "tp embedding rows", n);
     comm_all_reduce(leaf->tp, leaf->stream, x, x, (n + 1) / 2, DTYPE_U64, tag);

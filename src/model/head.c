@@ -17,7 +17,8 @@ void head_logits(const Leaf *leaf, HeadParams params, const HeadActs *acts, int6
     linear_forward(leaf, logit_dims(leaf, rows), acts->logits, acts->h, params.weight, NULL);
 }
 
-/* The maximum of each row and its target's logit; of a cut vocabulary every rank finds its own and selects among all. */
+/* The maximum of each row and its target's logit; of a cut vocabulary every rank finds its own and selects among all.
+ */
 static void row_maxima(const Leaf *leaf, const HeadActs *acts, const int32_t *targets) {
     const LocalShape *local = &leaf->local;
     const int64_t N = leaf_tokens(leaf);

@@ -27,7 +27,8 @@ void norm_backward(const Leaf *leaf, Norm norm, float *dx, const float *dy, cons
                                                           .d = norm.d,
                                                           .runs = norm.runs});
     if (norm.cut_heads)
-        comm_all_reduce(leaf->tp, leaf->stream, dgain, dgain, norm.d, DTYPE_F32, leaf_tag(leaf, "tp norm gains", norm.d));
+        comm_all_reduce(leaf->tp, leaf->stream, dgain, dgain, norm.d, DTYPE_F32,
+                        leaf_tag(leaf, "tp norm gains", norm.d));
     ops_rmsnorm_backward(leaf->stream, (RmsnormBackward){.dx = dx,
                                                          .dy = dy,
                                                          .x = norm.x,

@@ -13,7 +13,7 @@ typedef struct Norm {
     int64_t tokens, heads; /* heads 1: a norm over the width                                */
     int64_t d;
     bool cut_heads; /* tp cuts the heads: the tree over their runs goes on across the ranks */
-    int runs; /* of the gain's gradient; 1 over the width                      */
+    int runs;       /* of the gain's gradient; 1 over the width                      */
 } Norm;
 
 /* Over the width of `rows` rows of x. */

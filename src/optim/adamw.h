@@ -5,8 +5,9 @@
 #include "device/device.h"
 
 typedef struct AdamwStep {
-    double lr, beta1, beta2, eps, weight_decay; /* lr with the schedule applied; weight_decay 0 for parameters that are not decayed */
-    int64_t t;                                  /* applied updates, from 1 */
+    double lr, beta1, beta2, eps,
+        weight_decay; /* lr with the schedule applied; weight_decay 0 for parameters that are not decayed */
+    int64_t t;        /* applied updates, from 1 */
     bool clipped;
     float grad_factor;
 } AdamwStep;

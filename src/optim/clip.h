@@ -11,9 +11,9 @@ double clip_tree_f64(double *x, int64_t n);
 float clip_tree_f32(float *x, int64_t n);
 
 typedef struct ClipResult {
-    float norm;     /* binary32(sqrt(sum))                           */
-    bool clipped;   /* norm above a positive limit                   */
-    float factor;   /* binary32(max_norm/(norm + 1e-6)) in binary64; 1 otherwise */
+    float norm;   /* binary32(sqrt(sum))                           */
+    bool clipped; /* norm above a positive limit                   */
+    float factor; /* binary32(max_norm/(norm + 1e-6)) in binary64; 1 otherwise */
 } ClipResult;
 ClipResult clip_factor(double sumsq, double max_norm);
 

@@ -14,11 +14,13 @@ typedef struct MuonStep {
 
 /* 0.2*sqrt(max(m,n)) or sqrt(max(1, m/n)), m = out, n = in. */
 double muon_scale(MuonScale scale, int64_t out, int64_t in);
-/* From a whole gradient to the direction of its step: grad [out,in] becomes NS of the momentum; momentum [out,in] is updated. scratch as ns_run. */
-void muon_direction(const MuonStep *step, const NsPlan *plan, Stream *stream, float *momentum, float *grad, float *scratch);
+/* From a whole gradient to the direction of its step: grad [out,in] becomes NS of the momentum; momentum [out,in] is
+ * updated. scratch as ns_run. */
+void muon_direction(const MuonStep *step, const NsPlan *plan, Stream *stream, float *momentum, float *grad,
+                    float *scratch);
 /* The same for this rank's slices of a matrix that stays cut. Collective over slice->tp. */
-void muon_direction_slice(const MuonStep *step, const NsPlan *plan, const NsSlice *slice, Stream *stream, float *momentum, float *grad,
-                          float *scratch);
+void muon_direction_slice(const MuonStep *step, const NsPlan *plan, const NsSlice *slice, Stream *stream,
+                          float *momentum, float *grad, float *scratch);
 /* w -= lr*wd*w, then w -= lr*s*direction, [n] elements of the matrix of `plan`, whichever. */
 void muon_apply(const MuonStep *step, const NsPlan *plan, Stream *stream, float *w, const float *direction, int64_t n);
 

@@ -1,4 +1,5 @@
-/* AdamW parameters: blocks of 1024 elements dealt to the shard axis in equal runs; one all-gather of a unit before use, one reduce-scatter after. */
+/* AdamW parameters: blocks of 1024 elements dealt to the shard axis in equal runs; one all-gather of a unit before use,
+ * one reduce-scatter after. */
 #include "mesh/extent.h"
 #include "optim/adamw.h"
 #include "parallel/internal.h"
@@ -96,7 +97,8 @@ void fsdp_reduce_shard(Parallel *p, int unit, float *base) {
     const CommTag tag = {.what = u->what, .unit = unit, .payload = counted(p, payload(p, unit))};
     Comm *shard = p->mesh->axis[AXIS_SHARD];
     if (p->plan->ddp) {
-        comm_all_reduce(shard, p->reduce, base + u->muon_nelem, p->adamw_final[unit], run_nelem(p, unit), DTYPE_F32, tag);
+        comm_all_reduce(shard, p->reduce, base + u->muon_nelem, p->adamw_final[unit], run_nelem(p, unit), DTYPE_F32,
+                        tag);
         return;
     }
     float *dst = p->plan->local ? p->adamw_final[unit] : leaf_stack_next(&p->adamw_held[unit]);
@@ -113,8 +115,8 @@ void fsdp_reduce_replicate(Parallel *p, int unit) {
     const Extent mine = my_run(p, unit);
     const int64_t all = payload(p, unit);
     const int64_t share = all * (mine.first + mine.count) / u->flat_nelem - all * mine.first / u->flat_nelem;
-    comm_all_reduce(p->mesh->axis[AXIS_REPLICATE], p->publish, p->adamw_final[unit], p->adamw_final[unit],
-                    mine.count, DTYPE_F32, (CommTag){.what = u->what, .unit = unit, .payload = counted(p, share)});
+    comm_all_reduce(p->mesh->axis[AXIS_REPLICATE], p->publish, p->adamw_final[unit], p->adamw_final[unit], mine.count,
+                    DTYPE_F32, (CommTag){.what = u->what, .unit = unit, .payload = counted(p, share)});
     ops_scale(p->publish, (Scale){.x = p->adamw_final[unit], .n = mine.count, .factor = leaf_factor(p)});
 }
 
@@ -134,7 +136,8 @@ void fsdp_update_unit(Parallel *p, int unit, const UpdateStep *step, const GradN
                                  .beta1 = c->optimizer.adamw.beta1,
                                  .beta2 = c->optimizer.adamw.beta2,
                                  .eps = c->optimizer.adamw.eps,
-                                 .weight_decay = p->plan->params->row[row].decay ? c->optimizer.adamw.weight_decay : 0.0,
+                                 .weight_decay =
+                                     p->plan->params->row[row].decay ? c->optimizer.adamw.weight_decay : 0.0,
                                  .t = step->adamw_t,
                                  .clipped = norm->clip_adamw,
                                  .grad_factor = norm->factor_adamw};

@@ -34,12 +34,12 @@ typedef enum PublishState { PUBLISH_IDLE, PUBLISH_PENDING } PublishState;
 
 /* What a unit waits for. */
 typedef struct UnitState {
-    Event *grads_ready;  /* compute: the leaf's gradients are written        */
-    Event *shard_done;   /* reduce: the step's shard reductions are done     */
-    Event *final;        /* publish: this rank's share of the gradient is averaged */
-    Event *gathered;     /* reduce: the tp owners have their whole gradients     */
-    Event *updated;      /* compute: the owner's new weights are written     */
-    Event *published;    /* publish: the new weights are here                */
+    Event *grads_ready; /* compute: the leaf's gradients are written        */
+    Event *shard_done;  /* reduce: the step's shard reductions are done     */
+    Event *final;       /* publish: this rank's share of the gradient is averaged */
+    Event *gathered;    /* reduce: the tp owners have their whole gradients     */
+    Event *updated;     /* compute: the owner's new weights are written     */
+    Event *published;   /* publish: the new weights are here                */
     PublishState publish;
     float *grad_base;    /* of the leaf in flight, NULL: none                */
     GradSlot *grad_slot; /* reduce mode                                      */
@@ -67,12 +67,12 @@ struct Parallel {
     float **adamw_final; /* [nunits] reduced run of blocks                              */
 
     float **tp_gathered, **tp_scattered; /* [nparts][T][part nelem] at the tp owner, else NULL; kept or per step */
-    float *tp_whole;          /* the largest whole matrix of this tp owner */
-    float *ns_scratch;        /* the largest ns_run needs                 */
-    int32_t **block_size;     /* [nunits][run] sizes of this rank's blocks */
-    double *sums, *all_sums;  /* [sums_nelem], [world][sums_nelem] device */
-    double *host_sums;        /* [world][sums_nelem] host                 */
-    float *loss, *all_losses; /* [k + 1], [D][k + 1] device               */
+    float *tp_whole;                     /* the largest whole matrix of this tp owner */
+    float *ns_scratch;                   /* the largest ns_run needs                 */
+    int32_t **block_size;                /* [nunits][run] sizes of this rank's blocks */
+    double *sums, *all_sums;             /* [sums_nelem], [world][sums_nelem] device */
+    double *host_sums;                   /* [world][sums_nelem] host                 */
+    float *loss, *all_losses;            /* [k + 1], [D][k + 1] device               */
 
     bool in_step, forward_only;
     int64_t round;
@@ -105,10 +105,9 @@ void owner_reduce_replicate(Parallel *p, int unit);
 void owner_update_unit(Parallel *p, int unit, const UpdateStep *step, const GradNorm *norm);
 void owner_publish_unit(Parallel *p, int unit, const UpdateStep *step);
 
-
 /* tp.c: between the slices of a cell and its tp owners. Nothing to do without tp. */
-/* Scratch that tp_buffer_reuse does not keep goes back once its last reader is done: gathered gradients after the update, scattered updates
- * when every unit has been acquired again. */
+/* Scratch that tp_buffer_reuse does not keep goes back once its last reader is done: gathered gradients after the
+ * update, scattered updates when every unit has been acquired again. */
 void tp_release_gathered(Parallel *p);
 void tp_release_scattered(Parallel *p);
 void tp_gather_unit(Parallel *p, int unit);

@@ -7,7 +7,7 @@
 
 void leaf_stack_layout(LeafStack *stack, Arena *arena, int64_t nelem, int64_t leaves) {
     *stack = (LeafStack){.nelem = nelem, .depth = plan_stack_depth(leaves)};
-    stack->base = ARENA_PUSH(arena, float, nelem *stack->depth);
+    stack->base = ARENA_PUSH(arena, float, nelem * stack->depth);
 }
 
 float *leaf_stack_next(const LeafStack *stack) {

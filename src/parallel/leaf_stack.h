@@ -8,7 +8,7 @@
 #include "device/device.h"
 
 typedef struct LeafStack {
-    float *base;   /* [depth][nelem] f32 device; the result is the first row */
+    float *base; /* [depth][nelem] f32 device; the result is the first row */
     int64_t nelem;
     int depth;     /* rows                                       */
     int used;      /* partial trees at present                   */

@@ -1,11 +1,12 @@
-/* Muon matrices: one owner each. Its shard column holds a copy to broadcast from; gradients are reduced to the column's member
- * of each replicate row, then to the owner; the owner updates and publishes to its column. */
+/* Muon matrices: one owner each. Its shard column holds a copy to broadcast from; gradients are reduced to the column's
+ * member of each replicate row, then to the owner; the owner updates and publishes to its column. */
 #include "base/fatal.h"
 #include "optim/muon.h"
 #include "parallel/internal.h"
 #include "tensor/ops.h"
 
-/* One broadcast per packed buffer over the shard axis, rooted at the owner's column; all of a unit's in flight together. The column reads its own copy. */
+/* One broadcast per packed buffer over the shard axis, rooted at the owner's column; all of a unit's in flight
+ * together. The column reads its own copy. */
 void owner_gather(Parallel *p, int unit, const CacheSlot *slot) {
     const PlanUnit *u = &p->plan->unit[unit];
     if (p->plan->ddp) /* every rank's copy is whole */
@@ -149,8 +150,8 @@ static void publish_over(Parallel *p, Axis axis, int g, int root) {
                    (CommTag){.what = group->what, .unit = group->unit, .payload = counted(p, group->payload)});
 }
 
-/* The new weights go to the owner's column over the replicate axis, packed per unit and owner; with ddp from there to all ranks of
- * each replica. */
+/* The new weights go to the owner's column over the replicate axis, packed per unit and owner; with ddp from there to
+ * all ranks of each replica. */
 void owner_publish_unit(Parallel *p, int unit, const UpdateStep *step) {
     const PlanUnit *u = &p->plan->unit[unit];
     UnitState *state = &p->unit[unit];

@@ -38,7 +38,8 @@ static void residency_release(void *self, int unit, bool backward) {
     prefetch_release(self, unit);
 }
 
-/* Over the shard axis on the reduce stream, then, after the step's last leaf, over the replicate axis on the publish stream. */
+/* Over the shard axis on the reduce stream, then, after the step's last leaf, over the replicate axis on the publish
+ * stream. */
 static void reduce_unit(Parallel *p, int unit, float *base, bool last) {
     UnitState *state = &p->unit[unit];
     const PlanUnit *u = &p->plan->unit[unit];

@@ -76,8 +76,7 @@ static void plan_owners(Plan *plan, const Config *config) {
     }
     int64_t threshold = config->parallel.owner.small_param_threshold;
     if (threshold < 0)
-        threshold =
-            partition_auto_threshold(params_total(params, ROLE_MUON), plan->mesh.shard, plan->mesh.replicate);
+        threshold = partition_auto_threshold(params_total(params, ROLE_MUON), plan->mesh.shard, plan->mesh.replicate);
     const PartitionOptions options = {.strategy = config->parallel.owner.strategy,
                                       .shards = plan->mesh.shard,
                                       .replicates = plan->mesh.replicate,
@@ -186,7 +185,8 @@ static void group_members(Plan *plan, PlanGroup *g, int *nmembers, int owner_tp,
         plan->tp_part[plan->nparts++] = part;
 }
 
-/* Where each matrix's momentum lies on the rank that has it: sliced ones first, alike on every tp rank, then the whole ones that the rank owns. */
+/* Where each matrix's momentum lies on the rank that has it: sliced ones first, alike on every tp rank, then the whole
+ * ones that the rank owns. */
 static void group_momentum(Plan *plan, const PlanGroup *g) {
     int64_t *used = HEAP_ALLOC(int64_t, plan->mesh.tp), sliced = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -196,12 +196,14 @@ static void group_momentum(Plan *plan, const PlanGroup *g) {
                 continue;
             int64_t *at = p->distributed ? &sliced : &used[p->owner_tp];
             p->momentum_offset = p->distributed ? *at : sliced + *at;
-            *at += round_up(p->distributed ? p->local_nelem : param_numel(&plan->params->row[plan->member[i]]), PLAN_ALIGN);
+            *at += round_up(p->distributed ? p->local_nelem : param_numel(&plan->params->row[plan->member[i]]),
+                            PLAN_ALIGN);
         }
     heap_free(used);
 }
 
-/* The packed buffers of one unit: owner slots in order (shard, replicate), members by tp owner, then in registry order. */
+/* The packed buffers of one unit: owner slots in order (shard, replicate), members by tp owner, then in registry order.
+ */
 static void plan_unit_groups(Plan *plan, int unit, int *nmembers) {
     PlanUnit *u = &plan->unit[unit];
     u->first_group = plan->ngroups;
@@ -275,8 +277,8 @@ static uint64_t plan_hash(const Plan *plan) {
     for (int i = 0; i < plan->params->count; i++) {
         const PlanParam *p = &plan->param[i];
         const Param *param = &plan->params->row[i];
-        const int64_t row[] = {p->owner_rank, p->distributed, p->group, p->offset, p->nseg, p->seg_nelem,
-                               param->role,   param->dim[0], param->dim[1], param->unit, param->tp_dim};
+        const int64_t row[] = {p->owner_rank, p->distributed, p->group,      p->offset,   p->nseg,      p->seg_nelem,
+                               param->role,   param->dim[0],  param->dim[1], param->unit, param->tp_dim};
         h = hash_bytes(param->name, strlen(param->name), h);
         h = hash_bytes(row, sizeof row, h);
     }

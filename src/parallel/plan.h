@@ -1,5 +1,6 @@
-/* Where everything lives: one row per parameter, one per packed buffer, one per unit. A pure function of (ParamTable, mesh sizes, configuration), computed
- * alike on every rank without communication; its hash is compared at start-up and it is printed by --plan. */
+/* Where everything lives: one row per parameter, one per packed buffer, one per unit. A pure function of (ParamTable,
+ * mesh sizes, configuration), computed alike on every rank without communication; its hash is compared at start-up and
+ * it is printed by --plan. */
 #ifndef DMUON_PARALLEL_PLAN_H
 #define DMUON_PARALLEL_PLAN_H
 
@@ -13,8 +14,8 @@
 typedef struct PlanParam {
     /* MUON */
     int owner_shard, owner_replicate, owner_tp;
-    int owner_rank; /* in the world; for a distributed matrix the rank that iterates on the Gram matrix */
-    int group;      /* packed buffer, -1 for ADAMW */
+    int owner_rank;          /* in the world; for a distributed matrix the rank that iterates on the Gram matrix */
+    int group;               /* packed buffer, -1 for ADAMW */
     bool distributed;        /* over tp only Gram partials and factors travel; momentum is sliced      */
     int64_t momentum_offset; /* elements from the start of the group's momentum on the rank that has it */
     int64_t gathered_offset; /* elements from the start of its tp part                                  */
@@ -22,9 +23,9 @@ typedef struct PlanParam {
     NsPlan ns;
     double cost; /* FLOPs of one Newton-Schulz */
     /* both: this tp rank's slice */
-    int64_t local_dim[2];  /* with padded vocabulary rows; [n, 1] for vectors */
+    int64_t local_dim[2]; /* with padded vocabulary rows; [n, 1] for vectors */
     int64_t local_nelem;
-    int nseg;              /* segments of the slice along tp_dim; 1 when tp does not cut the tensor */
+    int nseg; /* segments of the slice along tp_dim; 1 when tp does not cut the tensor */
     /* ADAMW: the slice is nseg segments, each seg_nelem elements in seg_blocks blocks */
     int64_t seg_nelem, seg_blocks;
     bool dense;          /* its elements are contiguous in the unit's flat buffer */
@@ -36,21 +37,22 @@ typedef struct PlanParam {
 /* The slices of one group that one tp rank owns: one gather and one scatter over the tp axis. */
 typedef struct PlanTpPart {
     int group, owner_tp;
-    int first, count;   /* rows in Plan.member                      */
-    int64_t offset;     /* elements from the start of the group     */
-    int64_t nelem;      /* of one rank's slices, with alignment     */
-    int64_t payload;    /* elements of the whole matrices           */
+    int first, count; /* rows in Plan.member                      */
+    int64_t offset;   /* elements from the start of the group     */
+    int64_t nelem;    /* of one rank's slices, with alignment     */
+    int64_t payload;  /* elements of the whole matrices           */
 } PlanTpPart;
 
-/* The matrices of one unit and one DP owner (their slices): one message each way. Members stand by tp owner, distributed ones last. */
+/* The matrices of one unit and one DP owner (their slices): one message each way. Members stand by tp owner,
+ * distributed ones last. */
 typedef struct PlanGroup {
     int unit, owner_shard, owner_replicate;
-    int first, count;    /* rows in Plan.member                                    */
-    int64_t unit_offset; /* elements from the start of the unit's Muon part        */
-    int64_t nelem;       /* with alignment                                         */
-    int64_t payload;     /* elements without                                       */
+    int first, count;           /* rows in Plan.member                                    */
+    int64_t unit_offset;        /* elements from the start of the unit's Muon part        */
+    int64_t nelem;              /* with alignment                                         */
+    int64_t payload;            /* elements without                                       */
     int first_part, part_count; /* in Plan.tp_part; none without tp                */
-    char what[48];       /* "layer 3 owner (shard 1, replicate 0)"                 */
+    char what[48];              /* "layer 3 owner (shard 1, replicate 0)"                 */
 } PlanGroup;
 
 typedef struct PlanUnit {
@@ -67,22 +69,23 @@ typedef struct PlanUnit {
 typedef struct Plan {
     const ParamTable *params; /* borrowed */
     MeshShape mesh;
-    PlanParam *param; /* [params->count] owned */
-    PlanGroup *group; /* [ngroups] owned, by unit, then owner slot */
-    PlanUnit *unit;   /* [params->nunits] owned */
+    PlanParam *param;    /* [params->count] owned */
+    PlanGroup *group;    /* [ngroups] owned, by unit, then owner slot */
+    PlanUnit *unit;      /* [params->nunits] owned */
     PlanTpPart *tp_part; /* [nparts] owned, by group, then tp owner */
-    int *member;      /* owned: parameter rows by group */
-    int *adamw_member; /* owned: parameter rows by unit */
+    int *member;         /* owned: parameter rows by group */
+    int *adamw_member;   /* owned: parameter rows by unit */
     int ngroups;
     int nparts;
-    bool ddp;            /* every rank keeps all weights of its slice         */
-    int adamw_shards;    /* ranks that share a unit's AdamW blocks: G, or 1 with ddp */
-    int64_t run_blocks;  /* AdamW block sums in a rank's list                 */
-    int64_t sums_nelem;  /* doubles of a rank's list: blocks, then segments of the matrices of its cell */
-    int64_t leaves;      /* L                                                 */
-    int64_t per_rank;    /* k = L / D                                         */
-    bool local;          /* accumulate: local, and always with ddp            */
-    bool flat_tree;      /* the run's sums are the flat tree over the leaves: same bits on every mesh and mode for which this holds */
+    bool ddp;           /* every rank keeps all weights of its slice         */
+    int adamw_shards;   /* ranks that share a unit's AdamW blocks: G, or 1 with ddp */
+    int64_t run_blocks; /* AdamW block sums in a rank's list                 */
+    int64_t sums_nelem; /* doubles of a rank's list: blocks, then segments of the matrices of its cell */
+    int64_t leaves;     /* L                                                 */
+    int64_t per_rank;   /* k = L / D                                         */
+    bool local;         /* accumulate: local, and always with ddp            */
+    bool flat_tree; /* the run's sums are the flat tree over the leaves: same bits on every mesh and mode for which this
+                       holds */
     uint64_t hash;
 } Plan;
 

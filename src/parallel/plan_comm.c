@@ -102,8 +102,8 @@ static void count_adamw(const Plan *plan, bool reshard, CommCount out[AXIS_COUNT
             count_adamw_unit(plan, unit, tp, reshard, out);
 }
 
-/* The partial sums of the network itself: one all-reduce per block half and direction, the looked-up rows, the head's input gradient, what the loss
- * needs of a cut vocabulary, and the gains of q_norm and k_norm. */
+/* The partial sums of the network itself: one all-reduce per block half and direction, the looked-up rows, the head's
+ * input gradient, what the loss needs of a cut vocabulary, and the gains of q_norm and k_norm. */
 static void count_model_tp(const Plan *plan, const Config *config, CommCount counts[COMM_OP_COUNT]) {
     const ModelShape *shape = plan->params->shape;
     const int64_t T = plan->mesh.tp, tokens = config->batch.micro * config->batch.seq_len;

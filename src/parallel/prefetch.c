@@ -1,5 +1,6 @@
-/* Which unit is fetched ahead, and when. The order of acquires is a pure function of the program, so every rank fetches the same units in the
- * same order. Z2 keeps a unit until the step ends; Z3 frees it on release and fetches it again for the backward. */
+/* Which unit is fetched ahead, and when. The order of acquires is a pure function of the program, so every rank fetches
+ * the same units in the same order. Z2 keeps a unit until the step ends; Z3 frees it on release and fetches it again
+ * for the backward. */
 #include "base/fatal.h"
 #include "parallel/internal.h"
 
@@ -36,7 +37,8 @@ static CacheSlot *fetch(Parallel *p, CacheKind kind, int unit) {
     return slot;
 }
 
-/* The acquire after (unit, backward): forward up, backward down, then the next leaf. False when nothing follows before weights change. */
+/* The acquire after (unit, backward): forward up, backward down, then the next leaf. False when nothing follows before
+ * weights change. */
 static bool next_acquire(const Parallel *p, int *unit, bool *backward, int64_t *round) {
     const int last = p->plan->params->nunits - 1;
     if (!*backward && *unit < last) {

@@ -70,8 +70,9 @@ typedef struct Visitor {
     void *arg;
 } Visitor;
 
-/* Elements [e, e + count) of a part of a tensor whose rows are `width` wide and lie at columns [column, column + width) of the tensor's rows,
- * in storage at piece.ptr: one piece when the part is whole rows, else one per row. Rows of vocabulary padding are not part of the logical tensor. */
+/* Elements [e, e + count) of a part of a tensor whose rows are `width` wide and lie at columns [column, column + width)
+ * of the tensor's rows, in storage at piece.ptr: one piece when the part is whole rows, else one per row. Rows of
+ * vocabulary padding are not part of the logical tensor. */
 static void visit_rows(const Visitor *v, StatePiece piece, Extent part, int64_t column, int64_t width) {
     const Param *row = &v->plan->params->row[piece.param];
     const int64_t numel = param_numel(row), in = row->ndim == 2 ? row->dim[1] : 1;

@@ -1,5 +1,6 @@
-/* What this rank keeps from step to step: its share of weights, momentum and moments, and the list of contiguous pieces of logical tensors that it
- * consists of. Initial weights, hashes, saving and loading all go through that list, so that none of them knows the mesh. */
+/* What this rank keeps from step to step: its share of weights, momentum and moments, and the list of contiguous pieces
+ * of logical tensors that it consists of. Initial weights, hashes, saving and loading all go through that list, so that
+ * none of them knows the mesh. */
 #ifndef DMUON_PARALLEL_STORE_H
 #define DMUON_PARALLEL_STORE_H
 
@@ -15,10 +16,11 @@ bool state_exists(Role role, StateKind kind);
 typedef struct Store {
     const Plan *plan; /* borrowed */
     MeshCoord coord;
-    float **master;     /* [ngroups][group nelem] f32 device: this rank's slices; the owner's shard column, with ddp every rank; else NULL */
-    float **momentum;   /* [ngroups]: in the owner's cell, whole at the tp owner, sliced when distributed; else NULL */
-    float **shard;      /* [nunits][run * PLAN_BLOCK]: this rank's run of AdamW blocks            */
-    float **exp_avg;    /* as shard */
+    float **master;   /* [ngroups][group nelem] f32 device: this rank's slices; the owner's shard column, with ddp every
+                         rank; else NULL */
+    float **momentum; /* [ngroups]: in the owner's cell, whole at the tp owner, sliced when distributed; else NULL */
+    float **shard;    /* [nunits][run * PLAN_BLOCK]: this rank's run of AdamW blocks            */
+    float **exp_avg;  /* as shard */
     float **exp_avg_sq; /* as shard */
 } Store;
 
@@ -48,7 +50,8 @@ typedef struct StatePiece {
     float *ptr;           /* device memory, or NULL when the store has none (pieces of another rank)     */
 } StatePiece;
 
-/* Visits every piece that the rank at store->coord holds, in a fixed order (registry order of the parameters within a kind). */
+/* Visits every piece that the rank at store->coord holds, in a fixed order (registry order of the parameters within a
+ * kind). */
 void store_visit(const Store *store, void (*visit)(void *arg, const StatePiece *piece), void *arg);
 /* The same for any rank, from the plan alone: ptr is NULL. */
 void plan_visit_pieces(const Plan *plan, MeshCoord coord, void (*visit)(void *arg, const StatePiece *piece), void *arg);

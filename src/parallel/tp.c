@@ -1,5 +1,6 @@
-/* Matrices cut by tensor parallelism: after the data-parallel reduction each of the cell's T ranks holds its averaged slice. The slices of one unit
- * and one tp owner travel in one message to it and, as slices of the update, in one message back. */
+/* Matrices cut by tensor parallelism: after the data-parallel reduction each of the cell's T ranks holds its averaged
+ * slice. The slices of one unit and one tp owner travel in one message to it and, as slices of the update, in one
+ * message back. */
 #include "base/arena.h"
 #include "base/fatal.h"
 #include "optim/muon.h"
@@ -13,7 +14,7 @@ static bool mine(const Parallel *p, const PlanTpPart *part) {
 /* Scratch that is not kept is taken at its first use in a step. */
 static float *take(const Parallel *p, float **buffer, const PlanTpPart *part) {
     if (!*buffer)
-        *buffer = HEAP_ALLOC(float, part->nelem *p->plan->mesh.tp);
+        *buffer = HEAP_ALLOC(float, part->nelem * p->plan->mesh.tp);
     return *buffer;
 }
 
@@ -35,7 +36,8 @@ void tp_release_scattered(Parallel *p) {
     release(p, p->tp_scattered, REUSE_SCATTER);
 }
 
-/* Queued on the reduce stream one unit behind the shard reductions, so that the rest of the backward goes on meanwhile. */
+/* Queued on the reduce stream one unit behind the shard reductions, so that the rest of the backward goes on meanwhile.
+ */
 void tp_gather_unit(Parallel *p, int unit) {
     const PlanUnit *u = &p->plan->unit[unit];
     event_wait(p->reduce, p->unit[unit].final);

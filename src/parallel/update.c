@@ -6,7 +6,8 @@
 #include "parallel/internal.h"
 #include "tensor/ops.h"
 
-/* This rank's list of binary64 sums: its AdamW blocks, unit by unit, then the segments of its slices of the matrices that its cell owns. */
+/* This rank's list of binary64 sums: its AdamW blocks, unit by unit, then the segments of its slices of the matrices
+ * that its cell owns. */
 static void local_sums(Parallel *p) {
     const Plan *plan = p->plan;
     for (int u = 0; u < plan->params->nunits; u++)
@@ -27,7 +28,8 @@ static void local_sums(Parallel *p) {
     }
 }
 
-/* Sum of one local segment of a tensor's slice on tp rank `tp`. AdamW blocks are taken from replicate row 0, whose bits all rows share. */
+/* Sum of one local segment of a tensor's slice on tp rank `tp`. AdamW blocks are taken from replicate row 0, whose bits
+ * all rows share. */
 static double segment_sum(Parallel *p, int row, int tp, int seg) {
     const Plan *plan = p->plan;
     const PlanParam *pp = &plan->param[row];
@@ -105,10 +107,10 @@ GradNorm parallel_finish_gradients(Parallel *p, double *reduce_wait_ms) {
         tp_gather_unit(p, p->gather_next--);
     local_sums(p);
     const int64_t n = p->plan->sums_nelem;
-    comm_all_gather(p->mesh->world, p->compute, p->sums, p->all_sums, n, DTYPE_F64,
-                    (CommTag){.what = "gradient norm", .unit = -1, .payload = 2 * counted(p, n * mesh_size(p->plan->mesh))});
-    device_copy_to_host(p->compute, p->host_sums, p->all_sums,
-                        (size_t)(n * mesh_size(p->plan->mesh)) * sizeof(double));
+    comm_all_gather(
+        p->mesh->world, p->compute, p->sums, p->all_sums, n, DTYPE_F64,
+        (CommTag){.what = "gradient norm", .unit = -1, .payload = 2 * counted(p, n * mesh_size(p->plan->mesh))});
+    device_copy_to_host(p->compute, p->host_sums, p->all_sums, (size_t)(n * mesh_size(p->plan->mesh)) * sizeof(double));
     return global_norm(p);
 }
 

@@ -1,4 +1,5 @@
-/* Checked entries to the kernels: each asserts the argument struct's sizes and pointers, then launches on the stream. */
+/* Checked entries to the kernels: each asserts the argument struct's sizes and pointers, then launches on the stream.
+ */
 #ifndef DMUON_TENSOR_OPS_H
 #define DMUON_TENSOR_OPS_H
 

@@ -79,8 +79,8 @@ static Status check_memory(const Blueprint *b, Str *out) {
     SetTensors saved;
     set_tensors_create(&saved, &b->plan);
     for (int r = 0; r < world; r++) {
-        memory_plan(&b->plan, &b->config, b->config.checkpoint.every > 0 ? &saved : NULL,
-                    mesh_coord(b->plan.mesh, r), lines);
+        memory_plan(&b->plan, &b->config, b->config.checkpoint.every > 0 ? &saved : NULL, mesh_coord(b->plan.mesh, r),
+                    lines);
         node += memory_total(lines);
         if (memory_total(lines) > memory_total(largest))
             memcpy(largest, lines, sizeof largest);

@@ -1,4 +1,5 @@
-/* Data sets of a session: the list of files is made once and shared; headers, sizes and ids are checked before training. */
+/* Data sets of a session: the list of files is made once and shared; headers, sizes and ids are checked before
+ * training. */
 #include <string.h>
 
 #include "base/arena.h"

@@ -14,13 +14,15 @@ typedef struct MemoryLine {
 
 #define MEMORY_LINES 10
 
-/* The rank at `coord`; every line, also empty ones. `saved`: the tensors of a checkpoint set, NULL when none is saved. */
+/* The rank at `coord`; every line, also empty ones. `saved`: the tensors of a checkpoint set, NULL when none is saved.
+ */
 void memory_plan(const Plan *plan, const Config *config, const SetTensors *saved, MeshCoord coord,
                  MemoryLine lines[MEMORY_LINES]);
 size_t memory_total(const MemoryLine lines[MEMORY_LINES]);
 /* Bytes that this node has available now (the smaller of the kernel's estimate and the control group's room). */
 size_t memory_available(void);
 /* Refuses (STATUS_NO_MEMORY) when `node_nbytes` exceed 95 % of `available`, naming the largest lines and their keys. */
-DM_NODISCARD Status memory_check(const char *config_path, size_t node_nbytes, int ranks, const MemoryLine lines[MEMORY_LINES]);
+DM_NODISCARD Status memory_check(const char *config_path, size_t node_nbytes, int ranks,
+                                 const MemoryLine lines[MEMORY_LINES]);
 
 #endif

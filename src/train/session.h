@@ -13,11 +13,11 @@
 
 /* What a checkpoint restores besides tensors. */
 typedef struct Progress {
-    int64_t step;         /* finished steps          */
-    int64_t samples;      /* consumed: the cursor    */
-    int64_t adamw_t;      /* applied updates         */
+    int64_t step;    /* finished steps          */
+    int64_t samples; /* consumed: the cursor    */
+    int64_t adamw_t; /* applied updates         */
     int64_t tokens_total;
-    int64_t nonfinite;    /* steps skipped so far    */
+    int64_t nonfinite; /* steps skipped so far    */
 } Progress;
 
 typedef enum Purpose { PURPOSE_TRAIN, PURPOSE_EVAL, PURPOSE_SAMPLE } Purpose;
@@ -47,8 +47,8 @@ typedef struct Session {
     Str data_identity, warnings;
     int64_t *leaf; /* [k] the leaves of a step that this rank runs */
     Loader *loader;
-    RunDir lock;    /* rank 0 */
-    RunStart start; /* the same on every rank */
+    RunDir lock;          /* rank 0 */
+    RunStart start;       /* the same on every rank */
     MeshShape saved_mesh; /* that wrote the set this run starts from */
     Saver *saver;
     Progress progress;
@@ -57,8 +57,8 @@ typedef struct Session {
     double peak_flops; /* of all ranks together, measured at start-up */
 } Session;
 
-/* Collective over all ranks. On failure every rank has the same Status and trail, and what this start created is removed; call session_close in any
- * case. */
+/* Collective over all ranks. On failure every rank has the same Status and trail, and what this start created is
+ * removed; call session_close in any case. */
 DM_NODISCARD Status session_open(Session *session, World *world, const SessionOptions *options);
 /* Collective. Drains, joins the threads, closes all files. */
 void session_close(Session *session);

@@ -25,7 +25,7 @@ class Mutant:
     slow_publish: bool = False  # with a publish that is always late: it needs no luck
 
 
-TINY = ("train.steps=3", "comm.timeout_s=20")
+TINY = ("train.steps=3", "comm.timeout_s=60")
 
 
 def on(replicate, shard, *keys, tp=1):

@@ -39,7 +39,7 @@ def reference(jobs, tmp_path_factory):
 def what_differs(run, scratch, binary, reference):
     """The first difference, "abort: ..." when the job failed, or None."""
     try:
-        return reproduce.first_difference(reference, bits(run, scratch, binary=binary, timeout=90))
+        return reproduce.first_difference(reference, bits(run, scratch, binary=binary, timeout=150))
     except Failed as failure:
         return f"abort: {failure}"
 

@@ -86,20 +86,20 @@ class Hosts:
         for name in self.names:
             self.tc(name, "change", bytes_per_s)
 
-    def command(self, *arguments):
-        """mpirun in the first namespace, two ranks in each, the replicas one after the other."""
+    def command(self, *arguments, program=TRAIN, per_host=2):
+        """mpirun in the first namespace, as many ranks in each, one host's after the other's."""
         a, b = self.addresses
         # Large messages leave the sender when the receiver asks for them. The small eager limit gives that to these small
         # matrices too, so that other messages queue behind one matrix and not behind the whole publish.
         mca = {"plm_rsh_agent": str(self.agent), "btl": "tcp,self", "btl_tcp_if_include": "dm0", "oob_tcp_if_include": "dm0",
                "btl_tcp_eager_limit": "4096", "btl_tcp_rndv_eager_limit": "4096"}
         keys = [word for key, value in mca.items() for word in ("--mca", key, value)]
-        return ["ip", "netns", "exec", self.names[0], "mpirun", "-q", "--host", f"{a}:2,{b}:2", "--map-by", "slot", "--bind-to",
-                "none", *keys, "-wdir", str(ROOT), "-np", "4", str(TRAIN), *map(str, arguments)]
+        return ["ip", "netns", "exec", self.names[0], "mpirun", "-q", "--host", f"{a}:{per_host},{b}:{per_host}", "--map-by", "slot", "--bind-to",
+                "none", *keys, "-wdir", str(ROOT), "-np", str(2 * per_host), str(program), *map(str, arguments)]
 
-    def run(self, config, run_dir, *arguments):
+    def run(self, config, run_dir, *arguments, **options):
         """The step records, and the seconds from the end of each step's record to that of the next."""
-        process = subprocess.Popen(self.command(config, f"run.dir={run_dir}", f"train.steps={STEPS}", *arguments),
+        process = subprocess.Popen(self.command(config, f"run.dir={run_dir}", f"train.steps={STEPS}", *arguments, **options),
                                    env=environment(), cwd=ROOT, text=True, errors="replace", stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         guard = threading.Timer(RUN_LIMIT_S, os.killpg, (process.pid, signal.SIGKILL))
@@ -116,8 +116,8 @@ class Hosts:
         return records(run_dir, "step"), [after - before for before, after in zip(ends, ends[1:])]
 
 
-@pytest.fixture
-def hosts(tmp_path):
+@pytest.fixture(name="hosts")
+def fixture_hosts(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     hosts = Hosts(tmp_path)

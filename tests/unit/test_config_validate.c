@@ -159,14 +159,9 @@ static void test_segments_are_lowered_to_what_divides_the_model(void **state) {
 
 static void test_what_is_not_built_is_refused_and_says_so(void **state) {
     static const char *const overrides[] = {
-        "device=cuda",
-        "numerics=fast",
-        "precision.compute=bf16",
-        "precision.wire=bf16",
-        "precision.compute=tf32",
-        "precision.grad_reduce=bf16",
-        "comm.reduce=native",
-        "comm.transport=nccl",
+        "device=cuda",         "numerics=fast",          "precision.compute=bf16",
+        "precision.wire=bf16", "precision.compute=tf32", "precision.grad_reduce=bf16",
+        "comm.reduce=native",  "comm.transport=nccl",
     };
     (void)state;
     for (size_t i = 0; i < sizeof overrides / sizeof overrides[0]; i++)

@@ -152,7 +152,7 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/dmuon-train/models $(DESTDIR)$(PREFIX)/share/dmuon-train/scripts
 	install $(PROGS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 models/*.yaml $(DESTDIR)$(PREFIX)/share/dmuon-train/models
-	install scripts/run.sh scripts/train.sbatch scripts/chain.sh scripts/compare_runs.py $(DESTDIR)$(PREFIX)/share/dmuon-train/scripts
+	install scripts/run.sh scripts/train.sbatch scripts/chain.sh scripts/compare_runs.py scripts/flight.py $(DESTDIR)$(PREFIX)/share/dmuon-train/scripts
 
 ## clean: remove build outputs
 clean:

@@ -49,7 +49,7 @@ def flight(run):
     return done.stdout
 
 
-@pytest.mark.parametrize("number,seconds,victim", [(signal.SIGKILL, 5, 2), (signal.SIGSEGV, 5, 0), (signal.SIGSTOP, TIMEOUT_S, 3),
+@pytest.mark.parametrize("number,seconds,victim", [(signal.SIGKILL, 5, 2), (signal.SIGABRT, 5, 0), (signal.SIGSTOP, TIMEOUT_S, 3),
                                                   (signal.SIGSTOP, TIMEOUT_S, 0)])
 def test_a_rank_that_is_killed_or_stopped_ends_the_job_and_is_named(number, seconds, victim, tmp_path):
     run = tmp_path / "run"

@@ -22,7 +22,7 @@ static Pair normal_pair(uint64_t seed, int id, int64_t pair) {
     return (Pair){radius * exact_cos64(angle), radius * exact_sin64(angle)};
 }
 
-static void fill_normal(const Param *param, int id, uint64_t seed, int64_t first, int64_t count, float *dst) {
+static inline void fill_normal(const Param *param, int id, uint64_t seed, int64_t first, int64_t count, float *dst) {
     const int64_t end = first + count;
     for (int64_t pair = first / 2; 2 * pair < end; pair++) {
         const Pair z = normal_pair(seed, id, pair);
@@ -33,12 +33,21 @@ static void fill_normal(const Param *param, int id, uint64_t seed, int64_t first
     }
 }
 
+/* The same operations where fma is one instruction instead of a call. */
+__attribute__((target("fma"), flatten)) static void fill_normal_fma(const Param *param, int id, uint64_t seed,
+                                                                    int64_t first, int64_t count, float *dst) {
+    fill_normal(param, id, seed, first, count, dst);
+}
+
 void init_fill(const ParamTable *table, int id, uint64_t seed, int64_t first, int64_t count, float *dst) {
     DM_ASSERT(id >= 0 && id < table->count);
     const Param *param = &table->row[id];
     DM_ASSERT(first >= 0 && count >= 0 && first + count <= param_numel(param));
     if (param->init == INIT_NORMAL) {
-        fill_normal(param, id, seed, first, count, dst);
+        if (__builtin_cpu_supports("fma"))
+            fill_normal_fma(param, id, seed, first, count, dst);
+        else
+            fill_normal(param, id, seed, first, count, dst);
         return;
     }
     for (int64_t i = 0; i < count; i++)

@@ -17,7 +17,8 @@ typedef struct Planned {
     Plan plan;
 } Planned;
 
-static const MeshShape fixture_meshes[] = {{1, 1, 1}, {1, 2, 1}, {2, 2, 1}, {2, 4, 1}, {1, 3, 1}, {1, 5, 1}};
+static const MeshShape fixture_meshes[] = {{1, 1, 1}, {1, 2, 1}, {2, 2, 1}, {2, 4, 1}, {1, 3, 1}, {1, 5, 1},
+                                           {1, 1, 2}, {2, 1, 2}, {1, 2, 2}, {2, 3, 2}, {1, 1, 4}, {2, 2, 4}};
 enum { FIXTURE_MESHES = sizeof fixture_meshes / sizeof fixture_meshes[0] };
 
 /* 240 leaves divide among all of these meshes. The vocabulary of 61 is padded to 64. */
@@ -104,14 +105,27 @@ static inline void planned_destroy(Planned *p) {
     free(p);
 }
 
-/* Runs `check` for every kind of model on every mesh. */
+/* A kind of model with as many kv heads as the mesh has tp ranks. */
+static inline Config fixture_kind_on(int kind, MeshShape mesh) {
+    Config c = fixture_kind(kind);
+    if (c.model.n_kv_heads < mesh.tp)
+        c.model.n_kv_heads = mesh.tp;
+    return c;
+}
+
+/* Runs `check` for every kind of model on every mesh, sharded and with ddp, with matrices that stay in slices and
+ * without. */
 static inline void for_each_planned(void (*check)(Planned *p)) {
     for (int kind = 0; kind < FIXTURE_KINDS; kind++)
-        for (int m = 0; m < FIXTURE_MESHES; m++) {
-            Planned *p = planned_create(fixture_kind(kind), fixture_meshes[m]);
-            check(p);
-            planned_destroy(p);
-        }
+        for (int m = 0; m < FIXTURE_MESHES; m++)
+            for (int mode = 0; mode < (fixture_meshes[m].tp > 1 ? 4 : 2); mode++) {
+                Config c = fixture_kind_on(kind, fixture_meshes[m]);
+                c.parallel.data = mode & 1 ? DATA_DDP : DATA_FSDP;
+                c.optimizer.muon.tp_distributed_gram = mode & 2 ? GRAM_ALWAYS : GRAM_OFF;
+                Planned *p = planned_create(c, fixture_meshes[m]);
+                check(p);
+                planned_destroy(p);
+            }
 }
 
 #endif

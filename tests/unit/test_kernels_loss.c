@@ -92,6 +92,47 @@ static void test_maximum_over_the_real_columns_and_the_target_of_its_owner(void 
     }
 }
 
+/* Parts as the ranks of a cut vocabulary gather them, [ranks][max of each row | target's logit of each row]: a row's
+ * maximum is that over the ranks, its target's logit that of the rank whose columns hold the target, whatever stands
+ * with the others. */
+static void check_select(int64_t n, int ranks, int64_t rank_cols) {
+    float *parts = cases_random(2 * n * ranks), *max = cases_floats(n), *z_t = cases_floats(n);
+    int32_t *target = cases_bytes((size_t)n * sizeof *target);
+    for (int64_t i = 0; i < n; i++) {
+        target[i] = (int32_t)(cases_u32() % (uint32_t)(rank_cols * ranks));
+        if (i % 4 == 2) /* a rank with padding only */
+            parts[2 * (ranks - 1) * n + i] = ranks > 1 ? -INFINITY : -1.0f;
+        max[i] = -INFINITY;
+        for (int r = 0; r < ranks; r++) {
+            float *of_rank = parts + 2 * r * n;
+            of_rank[i] = of_rank[i] == 0.0f ? 0.0f : of_rank[i]; /* a maximum is never -0 */
+            max[i] = of_rank[i] > max[i] ? of_rank[i] : max[i];
+            if (target[i] >= r * rank_cols && target[i] < (r + 1) * rank_cols)
+                z_t[i] = of_rank[n + i];
+            else if (i % 3 == 0)
+                of_rank[n + i] = NAN;
+        }
+    }
+    const LossSelect a = {.max = cases_random(n),
+                          .z_t = cases_random(n),
+                          .parts = parts,
+                          .target = target,
+                          .n = n,
+                          .rank_cols = rank_cols,
+                          .ranks = ranks};
+    CASES_RUN(LOSS_SELECT, &a, CASES_OUTPUT(a.max, max, n), CASES_OUTPUT(a.z_t, z_t, n));
+    cases_end();
+}
+
+static void test_maximum_and_target_are_selected_among_the_ranks_of_a_cut_vocabulary(void **state) {
+    (void)state;
+    const int64_t rows[] = {0, 1, 5, 33, 300};
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+        for (int ranks = 1; ranks <= 8; ranks *= 2)
+            for (int64_t rank_cols = 1; rank_cols <= 64; rank_cols *= 8)
+                check_select(rows[k], ranks, rank_cols);
+}
+
 static void test_a_maximum_of_zeros_is_plus_zero(void **state) {
     (void)state;
     Problem p = problem_create((Shape){.n = 2, .ld = 40, .cols = 40, .vocabulary = 40});
@@ -194,6 +235,7 @@ static void test_lane_mean_is_a_lane_sum_times_a_factor(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_maximum_over_the_real_columns_and_the_target_of_its_owner),
+        cmocka_unit_test(test_maximum_and_target_are_selected_among_the_ranks_of_a_cut_vocabulary),
         cmocka_unit_test(test_a_maximum_of_zeros_is_plus_zero),
         cmocka_unit_test(test_sum_is_a_tree_over_segments_of_lane_sums),
         cmocka_unit_test(test_loss_and_gradient_are_their_definitions_also_in_place),

@@ -106,12 +106,14 @@ static void check_unit_blocks(const Planned *p, int unit) {
             elements += plan_block_size(pp, b);
         }
         assert_int_equal(elements * pp->nseg, pp->local_nelem);
-        assert_int_equal(pp->local_nelem, p->params.row[row].padded_dim0 * p->params.row[row].dim[1]);
+        const int slices = p->params.row[row].tp_dim >= 0 ? p->plan.mesh.tp : 1;
+        assert_int_equal(pp->local_nelem * slices, p->params.row[row].padded_dim0 * p->params.row[row].dim[1]);
     }
     for (int64_t b = 0; b < u->blocks; b++)
         assert_true(taken[b]);
-    assert_int_equal(u->run, ceil_div(u->blocks, p->plan.mesh.shard));
-    assert_int_equal(u->flat_nelem, u->run * p->plan.mesh.shard * PLAN_BLOCK);
+    const int shards = p->plan.ddp ? 1 : p->plan.mesh.shard;
+    assert_int_equal(u->run, ceil_div(u->blocks, shards));
+    assert_int_equal(u->flat_nelem, u->run * shards * PLAN_BLOCK);
     free(taken);
 }
 
@@ -137,6 +139,7 @@ typedef struct Cover {
     int64_t *first;                        /* [rows]                 */
     int64_t total;
     bool primary_only;
+    int tp; /* of the rank that is visited: what tp does not cut is counted at the first one only */
 } Cover;
 
 static void cover_piece(void *arg, const StatePiece *piece) {
@@ -144,7 +147,7 @@ static void cover_piece(void *arg, const StatePiece *piece) {
     const int64_t numel = param_numel(&cover->p->params.row[piece->param]);
     assert_true(piece->first >= 0 && piece->count > 0 && piece->first + piece->count <= numel);
     assert_null(piece->ptr);
-    if (cover->primary_only && !piece->primary)
+    if (cover->primary_only ? !piece->primary : cover->tp > 0 && cover->p->params.row[piece->param].tp_dim < 0)
         return;
     unsigned char *held = cover->held[piece->kind] + cover->first[piece->param];
     for (int64_t e = piece->first; e < piece->first + piece->count; e++)
@@ -198,17 +201,26 @@ static void test_primary_pieces_of_all_ranks_partition_every_tensor(void **state
     for_each_planned(check_primary_partition);
 }
 
-static void check_row_partition(Planned *p) {
-    for (int replicate = 0; replicate < p->plan.mesh.replicate; replicate++) {
-        Cover cover;
-        cover_init(&cover, p, false);
-        for (int shard = 0; shard < p->plan.mesh.shard; shard++)
-            plan_visit_pieces(&p->plan, (MeshCoord){.replicate = replicate, .shard = shard}, cover_piece, &cover);
-        cover_expect_once(&cover, STATE_WEIGHT);
-        cover_expect_once(&cover, STATE_EXP_AVG);
-        cover_expect_once(&cover, STATE_EXP_AVG_SQ);
-        cover_deinit(&cover);
+/* Ranks [first, first + count) hold all weights and moments once; what tp does not cut, each of them. */
+static void check_ranks_hold_all(const Planned *p, int first, int count) {
+    Cover cover;
+    cover_init(&cover, p, false);
+    for (int r = first; r < first + count; r++) {
+        const MeshCoord at = mesh_coord(p->plan.mesh, r);
+        cover.tp = at.tp;
+        plan_visit_pieces(&p->plan, at, cover_piece, &cover);
     }
+    cover_expect_once(&cover, STATE_WEIGHT);
+    cover_expect_once(&cover, STATE_EXP_AVG);
+    cover_expect_once(&cover, STATE_EXP_AVG_SQ);
+    cover_deinit(&cover);
+}
+
+/* With ddp each shard rank's tp ranks are a replica. */
+static void check_row_partition(Planned *p) {
+    const int count = (p->plan.ddp ? 1 : p->plan.mesh.shard) * p->plan.mesh.tp;
+    for (int first = 0; first < mesh_size(p->plan.mesh); first += count)
+        check_ranks_hold_all(p, first, count);
 }
 
 static void check_momentum_is_held_once(Planned *p) {
@@ -241,7 +253,7 @@ static uint64_t hash_of(Config c, MeshShape mesh) {
 
 static void test_hash_differs_when_the_plan_does(void **state) {
     (void)state;
-    enum { CHANGES = 12 };
+    enum { CHANGES = 15 };
     Config c[CHANGES];
     MeshShape mesh[CHANGES];
     uint64_t hash[CHANGES];
@@ -260,6 +272,9 @@ static void test_hash_differs_when_the_plan_does(void **state) {
     c[9].parallel.owner.strategy = OWNER_RANK0;
     c[10].numerics.segments = 4;
     fixture_glob(&c[11], "*.mlp.*");
+    c[12].parallel.data = DATA_DDP;
+    mesh[13] = mesh[14] = (MeshShape){1, 2, 2};
+    c[14].optimizer.muon.tp_distributed_gram = GRAM_ALWAYS;
     for (int i = 0; i < CHANGES; i++)
         hash[i] = hash_of(c[i], mesh[i]);
     for (int i = 0; i < CHANGES; i++)

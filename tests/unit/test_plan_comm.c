@@ -10,6 +10,16 @@ static int64_t role_bytes(const Planned *p, Role role) {
     return params_total(&p->params, role) * (int64_t)sizeof(float);
 }
 
+/* Bytes of AdamW parameters on the ranks of one replica that hold different ones or tp copies: what tp does not cut is
+ * on each of its ranks. */
+static int64_t adamw_bytes(const Planned *p) {
+    int64_t nelem = 0;
+    for (int i = 0; i < p->params.count; i++)
+        if (p->params.row[i].role == ROLE_ADAMW)
+            nelem += param_numel(&p->params.row[i]) * (p->params.row[i].tp_dim < 0 ? p->plan.mesh.tp : 1);
+    return nelem * (int64_t)sizeof(float);
+}
+
 /* Bytes of one role's parameters in the embedding's unit. */
 static int64_t embedding_bytes(const Planned *p, Role role) {
     int64_t nelem = 0;
@@ -22,7 +32,7 @@ static int64_t embedding_bytes(const Planned *p, Role role) {
 /* Bytes of weights that become whole in a step at one replica: Z2 all once, Z3 all twice per leaf, a tied embedding
  * once per leaf. */
 static int64_t gathered_bytes(const Planned *p, Role role, bool reshard) {
-    const int64_t all = role_bytes(p, role), k = p->plan.per_rank;
+    const int64_t all = role == ROLE_MUON ? role_bytes(p, role) : adamw_bytes(p), k = p->plan.per_rank;
     if (!reshard)
         return all;
     return 2 * k * all - (p->shape.tied ? k * embedding_bytes(p, role) : 0);
@@ -39,8 +49,53 @@ static void check_totals(Planned *p) {
     assert_int_equal(c[AXIS_REPLICATE][COMM_REDUCE].bus_bytes, (R - 1) * role_bytes(p, ROLE_MUON));
     assert_int_equal(c[AXIS_REPLICATE][COMM_BROADCAST].bus_bytes, (R - 1) * role_bytes(p, ROLE_MUON));
     assert_int_equal(c[AXIS_SHARD][COMM_ALL_GATHER].bus_bytes, R * (G - 1) * gathered_bytes(p, ROLE_ADAMW, adamw_z3));
-    assert_int_equal(c[AXIS_SHARD][COMM_REDUCE_SCATTER].bus_bytes, R * (G - 1) * r * role_bytes(p, ROLE_ADAMW));
-    assert_int_equal(c[AXIS_REPLICATE][COMM_ALL_REDUCE].bus_bytes, 2 * (R - 1) * role_bytes(p, ROLE_ADAMW));
+    assert_int_equal(c[AXIS_SHARD][COMM_REDUCE_SCATTER].bus_bytes, R * (G - 1) * r * adamw_bytes(p));
+    assert_int_equal(c[AXIS_REPLICATE][COMM_ALL_REDUCE].bus_bytes, 2 * (R - 1) * adamw_bytes(p));
+}
+
+/* ddp: each gradient to its owner, each weight from there to all; the rest all-reduced over both axes. */
+static void check_ddp_totals(const Planned *p) {
+    Counts c;
+    const int64_t R = p->plan.mesh.replicate, G = p->plan.mesh.shard;
+    plan_comm_bytes(&p->plan, &p->config, c);
+    for (int i = 0; i < 2; i++) {
+        const CommOp op = i ? COMM_BROADCAST : COMM_REDUCE;
+        assert_int_equal(c[AXIS_SHARD][op].bus_bytes + c[AXIS_REPLICATE][op].bus_bytes,
+                         (R * G - 1) * role_bytes(p, ROLE_MUON));
+    }
+    assert_int_equal(c[AXIS_SHARD][COMM_ALL_REDUCE].bus_bytes, 2 * R * (G - 1) * adamw_bytes(p));
+    assert_int_equal(c[AXIS_REPLICATE][COMM_ALL_REDUCE].bus_bytes, 2 * G * (R - 1) * adamw_bytes(p));
+    assert_int_equal(c[AXIS_SHARD][COMM_ALL_GATHER].bus_bytes + c[AXIS_SHARD][COMM_REDUCE_SCATTER].bus_bytes, 0);
+}
+
+/* Each matrix once to its tp owner and once back, or S_f rounds of a factor in each direction. */
+static void check_tp_totals(const Planned *p) {
+    Counts c;
+    const int64_t T = p->plan.mesh.tp;
+    int64_t gathered = 0, squares = 0;
+    for (int i = 0; i < p->params.count; i++) {
+        const PlanParam *pp = &p->plan.param[i];
+        if (p->params.row[i].role == ROLE_MUON && pp->distributed)
+            squares += (pp->ns.gram ? 2 : 5) * pp->ns.m * pp->ns.m;
+        else if (p->params.row[i].role == ROLE_MUON)
+            gathered += param_numel(&p->params.row[i]);
+    }
+    plan_comm_bytes(&p->plan, &p->config, c);
+    assert_int_equal(c[AXIS_TP][COMM_GATHER].bus_bytes * T, (T - 1) * 4 * gathered);
+    assert_int_equal(c[AXIS_TP][COMM_SCATTER].bus_bytes * T, (T - 1) * 4 * gathered);
+    assert_int_equal(c[AXIS_TP][COMM_REDUCE].bus_bytes, (T - 1) * 4 * squares);
+    assert_int_equal(c[AXIS_TP][COMM_BROADCAST].bus_bytes, (T - 1) * 4 * squares);
+}
+
+static void check_totals_of_strategy(Planned *p) {
+    if (p->plan.ddp)
+        check_ddp_totals(p);
+    check_tp_totals(p);
+}
+
+static void test_totals_of_ddp_and_tp_are_those_of_the_formulas(void **state) {
+    (void)state;
+    for_each_planned(check_totals_of_strategy);
 }
 
 static void test_totals_are_those_of_the_formulas(void **state) {
@@ -48,7 +103,7 @@ static void test_totals_are_those_of_the_formulas(void **state) {
     for (int kind = 0; kind < FIXTURE_KINDS; kind++)
         for (int m = 0; m < FIXTURE_MESHES; m++)
             for (int mode = 0; mode < 8; mode++) {
-                Config c = fixture_kind(kind);
+                Config c = fixture_kind_on(kind, fixture_meshes[m]);
                 c.parallel.reshard_muon = mode & 1;
                 c.parallel.reshard_adamw = mode & 2;
                 c.parallel.accumulate = mode & 4 ? ACCUMULATE_LOCAL : ACCUMULATE_REDUCE;
@@ -104,6 +159,7 @@ static void test_world_gathers_losses_and_sums_of_squares(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_totals_are_those_of_the_formulas),
+        cmocka_unit_test(test_totals_of_ddp_and_tp_are_those_of_the_formulas),
         cmocka_unit_test(test_muon_moves_f_times_its_elements_over_the_shard_axis),
         cmocka_unit_test(test_one_rank_moves_nothing),
         cmocka_unit_test(test_world_gathers_losses_and_sums_of_squares),

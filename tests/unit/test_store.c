@@ -104,20 +104,22 @@ static void test_any_rank_knows_the_pieces_of_every_rank(void **state) {
     for_each_planned(check_same_list);
 }
 
-/* Place in the tensor of element e of segment seg: rows when tp cuts dim 0, columns when it cuts dim 1. */
+/* Place in the tensor of element e of segment seg, counted over the tensor: rows when tp cuts dim 0, columns when it
+ * cuts dim 1. */
 static int64_t place_of(const Param *row, const PlanParam *p, int seg, int64_t e) {
-    if (p->nseg == 1 || row->tp_dim == 0)
+    if (row->tp_dim != 1)
         return seg * p->seg_nelem + e;
-    const int64_t width = row->dim[1] / p->nseg;
+    const int64_t width = p->local_dim[1] / p->nseg;
     return e / width * row->dim[1] + seg * width + e % width;
 }
 
-static void check_flat_param(const Planned *p, int row, const float *flat) {
+static void check_flat_param(const Planned *p, int row, int tp, const float *flat) {
     const PlanParam *pp = &p->plan.param[row];
+    const int first = p->params.row[row].tp_dim >= 0 ? tp * pp->nseg : 0;
     const int64_t numel = param_numel(&p->params.row[row]);
     for (int seg = 0; seg < pp->nseg; seg++)
         for (int64_t e = 0; e < pp->seg_blocks * PLAN_BLOCK; e++) {
-            const int64_t place = place_of(&p->params.row[row], pp, seg, e);
+            const int64_t place = place_of(&p->params.row[row], pp, first + seg, e);
             const bool real = e < pp->seg_nelem && place < numel;
             const float value = flat[pp->offset + seg * pp->seg_blocks * PLAN_BLOCK + e];
             if (bits_of_f32(value) != bits_of_f32(real ? (float)place : 0.0F))
@@ -125,12 +127,13 @@ static void check_flat_param(const Planned *p, int row, const float *flat) {
         }
 }
 
-/* The runs of the shard ranks, one after the other, are the unit's flat buffer; padding is zero. */
-static void check_gathered(Planned *p) {
-    const int G = p->plan.mesh.shard;
+/* The runs of the shard ranks, one after the other, are the unit's flat buffer of their tp slice; padding is zero. With
+ * ddp one rank has all of it. */
+static void check_gathered_slice(Planned *p, int tp) {
+    const int G = p->plan.adamw_shards;
     Placed placed[8];
     for (int g = 0; g < G; g++)
-        placed_init(&placed[g], p, (MeshCoord){.shard = g});
+        placed_init(&placed[g], p, (MeshCoord){.shard = p->plan.ddp ? p->plan.mesh.shard - 1 : g, .tp = tp});
     for (int u = 0; u < p->params.nunits; u++) {
         const int64_t run = p->plan.unit[u].run * PLAN_BLOCK;
         float *flat = calloc((size_t)(run * G) + 1, sizeof *flat);
@@ -139,16 +142,33 @@ static void check_gathered(Planned *p) {
             memcpy(flat + g * run, placed[g].store.shard[u], (size_t)run * sizeof *flat);
         for (int i = 0; i < p->params.count; i++)
             if (p->params.row[i].unit == u && p->params.row[i].role == ROLE_ADAMW)
-                check_flat_param(p, i, flat);
+                check_flat_param(p, i, tp, flat);
         free(flat);
     }
     for (int g = 0; g < G; g++)
         placed_deinit(&placed[g]);
 }
 
+static void check_gathered(Planned *p) {
+    for (int tp = 0; tp < p->plan.mesh.tp; tp++)
+        check_gathered_slice(p, tp);
+}
+
 static void test_runs_of_the_shard_ranks_are_the_gathered_unit(void **state) {
     (void)state;
     for_each_planned(check_gathered);
+}
+
+/* Momentum is at the tp owner, or with every slice of a matrix that stays cut. */
+static bool has_momentum(const Planned *p, const PlanGroup *group, MeshCoord at) {
+    if (at.shard != group->owner_shard || at.replicate != group->owner_replicate)
+        return false;
+    for (int i = group->first; i < group->first + group->count; i++) {
+        const PlanParam *pp = &p->plan.param[p->plan.member[i]];
+        if (pp->distributed || pp->owner_tp == at.tp)
+            return true;
+    }
+    return false;
 }
 
 static void check_master_copies(Planned *p) {
@@ -159,8 +179,8 @@ static void check_master_copies(Planned *p) {
         for (int g = 0; g < p->plan.ngroups; g++) {
             const PlanGroup *group = &p->plan.group[g];
             const bool column = at.shard == group->owner_shard;
-            assert_int_equal(placed.store.master[g] != NULL, column);
-            assert_int_equal(placed.store.momentum[g] != NULL, column && at.replicate == group->owner_replicate);
+            assert_int_equal(placed.store.master[g] != NULL, column || p->plan.ddp);
+            assert_int_equal(placed.store.momentum[g] != NULL, has_momentum(p, group, at));
             assert_int_equal(store_in_column(&placed.store, group), column);
         }
         placed_deinit(&placed);

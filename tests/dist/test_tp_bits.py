@@ -283,3 +283,31 @@ def test_evaluation_has_the_same_bits_on_every_mesh(configs, tmp_path):
         events = reproduce.execute(run, tmp_path / str(mesh[2]))
         seen.append([(e["step"], e["loss_bits"], e["tokens"]) for e in events if e["event"] == "eval"])
     assert seen[0] == seen[1] == seen[2] and [e[0] for e in seen[0]] == [2, 4]
+
+
+# ---- what else reads and gathers ----
+
+TEXT = ("train.steps=4", "batch.global=8", "train.eval_every=2", "train.eval_batches=1", "train.sample_every=2", "train.sample_tokens=12",
+        "train.sample_prompt=In the beginning")
+
+
+def test_samples_are_the_same_text_on_every_mesh(tmp_path):
+    seen = []
+    for mesh in [(1, 1, 1), (1, 1, 4), (2, 2, 2)]:
+        events = reproduce.execute(Run("sample", *mesh[:2], keys=TEXT, tp=mesh[2]), tmp_path / str(mesh[2]))
+        seen.append([(e["step"], e["text"]) for e in events if e["event"] == "sample"])
+    assert seen[0] == seen[1] == seen[2] and [step for step, _ in seen[0]] == [2, 4]
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 4), (1, 2, 2), (2, 2, 2)], ids=lambda m: reproduce.mesh_name(*m))
+def test_skipped_steps_change_nothing_on_any_mesh(mesh, configs, reference, tmp_path):
+    """Rates that blow up: steps that are not finite are skipped, by all ranks alike."""
+    keys = ("train.steps=6", "train.nonfinite=skip", "optimizer.adamw.lr=1e6", "optimizer.adamw.weight_decay=1e6",
+            "optimizer.schedule.kind=constant")
+    gram = "optimizer.muon.tp_distributed_gram=" + ("off" if mesh[2] == 4 else "always")
+    row = Run("skip", *mesh[:2], "", (*keys, gram), config=configs["biased"], tp=mesh[2])
+    events = reproduce.execute(row, tmp_path)
+    skipped = [e["nonfinite"] for e in events if e["event"] == "step"]
+    assert skipped[0] == 0 < skipped[-1]
+    steps = reproduce.steps_of(events)
+    assert [s.params for s in steps] == [s.params for s in reference("biased", *keys)]

@@ -21,6 +21,8 @@ Status load_open(const char *dir, Comm *world, Manifest *manifest) {
             status = manifest_verify_file(dir, manifest, f);
         status = comm_agree(world, status);
     }
+    if (status == STATUS_OK)
+        status = comm_agree(world, manifest_verify_tensors(dir, manifest));
     if (status != STATUS_OK)
         manifest_deinit(manifest);
     return status;

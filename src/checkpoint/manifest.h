@@ -65,7 +65,9 @@ DM_NODISCARD Status manifest_verify_listing(const char *dir, const Manifest *man
 /* The SHA-256 of file `index`. A mismatch names the file and, when it is a safetensors file and the hash of one of its
  * tensors tells, the tensor. */
 DM_NODISCARD Status manifest_verify_file(const char *dir, const Manifest *manifest, int index);
-/* Both, for all files. */
+/* The tensors listed are those of the files, by name: reads headers only, which are to be verified before. */
+DM_NODISCARD Status manifest_verify_tensors(const char *dir, const Manifest *manifest);
+/* All three, for all files. */
 DM_NODISCARD Status manifest_verify_files(const char *dir, const Manifest *manifest);
 
 /* The hash listed for a tensor; false when it is not listed. */

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/str.h"
+#include "checkpoint/hf.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 
@@ -149,9 +150,33 @@ Status manifest_verify_file(const char *dir, const Manifest *manifest, int index
     return STATUS_OK;
 }
 
+static Status check_listed(const char *dir, const Manifest *manifest, const StFile *file) {
+    for (int t = 0; t < file->count; t++) {
+        uint64_t hash;
+        if (!manifest_find_tensor(manifest, file->tensor[t].name, &hash))
+            return STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s: tensor %s is not listed in " MANIFEST_NAME, dir,
+                               file->tensor[t].name);
+    }
+    return STATUS_OK;
+}
+
+Status manifest_verify_tensors(const char *dir, const Manifest *manifest) {
+    HfDir files;
+    TRY(hf_open_set(&files, dir));
+    Status status = STATUS_OK;
+    for (int f = 0; f < files.count && status == STATUS_OK; f++)
+        status = check_listed(dir, manifest, &files.file[f]);
+    const int count = hf_count(&files);
+    hf_close(&files);
+    if (status == STATUS_OK && count != manifest->tensor_count)
+        status = STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s: " MANIFEST_NAME " lists %d tensors, the files hold %d",
+                             dir, manifest->tensor_count, count);
+    return status;
+}
+
 Status manifest_verify_files(const char *dir, const Manifest *manifest) {
     TRY(manifest_verify_listing(dir, manifest));
     for (int i = 0; i < manifest->file_count; i++)
         TRY(manifest_verify_file(dir, manifest, i));
-    return STATUS_OK;
+    return manifest_verify_tensors(dir, manifest);
 }

@@ -131,37 +131,11 @@ Status tool_info(const char *dir, ToolFormat format, Str *out) {
 
 /* ---- verify ---- */
 
-/* Every tensor of the files is listed, and as many are listed as there are. */
-static Status check_tensor_list(const char *dir, const Manifest *manifest) {
-    HfDir files;
-    TRY(hf_open_set(&files, dir));
-    Status status = STATUS_OK;
-    for (int f = 0; f < files.count && status == STATUS_OK; f++)
-        for (int t = 0; t < files.file[f].count && status == STATUS_OK; t++) {
-            uint64_t hash;
-            const char *name = files.file[f].tensor[t].name;
-            if (!manifest_find_tensor(manifest, name, &hash))
-                status = STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s: tensor %s is not listed in " MANIFEST_NAME, dir,
-                                     name);
-        }
-    const int count = hf_count(&files);
-    hf_close(&files);
-    if (status == STATUS_OK && count != manifest->tensor_count)
-        status = STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s: " MANIFEST_NAME " lists %d tensors, the files hold %d",
-                             dir, manifest->tensor_count, count);
-    return status;
-}
-
-static Status verify_set(const char *dir, const Manifest *manifest) {
-    TRY(manifest_verify_files(dir, manifest));
-    return check_tensor_list(dir, manifest);
-}
-
 Status tool_verify(const char *dir, ToolFormat format, Str *out) {
     Manifest manifest;
     Status status = manifest_read(dir, &manifest);
     if (status == STATUS_OK)
-        status = verify_set(dir, &manifest);
+        status = manifest_verify_files(dir, &manifest);
     if (format == TOOL_JSON) {
         Str error = {0};
         str_append_n(&error, status_trail(), strcspn(status_trail(), "\n"));

@@ -11,18 +11,7 @@ import pytest
 
 from helpers import CKPT, ROOT, SLOW, environment, finish, mesh_keys, set_dir, set_names, start, steps, train, warnings
 
-CONFIG = """
-model: {family: llama, d_model: 16, n_layers: 1, n_heads: 2, n_kv_heads: 2, head_dim: 8, d_ff: 16, vocab_size: 256, max_seq_len: 64,
-        tie_embeddings: true}
-mesh: {replicate: 1, shard: 1}
-optimizer: {schedule: {kind: constant}}
-batch: {global: 4, micro: 1, seq_len: 8}
-data: {train: configs/data/kjv_train.txt}
-train: {steps: 5}
-checkpoint: {every: 2}
-log: {params_hash_every: 1}
-threads: 1
-"""
+CONFIG = "tests/dist/one-layer.yaml"
 LAST = 5
 KEPT = {"1": [LAST], "0": [2, LAST - 1, LAST]}  # by checkpoint.keep
 
@@ -42,9 +31,8 @@ class Job:
     """A run of five steps that stands at step 2, with a set of it and the remains of killed saves."""
 
     def __init__(self, top, shim):
-        self.shim, self.config, self.base = shim, top / "c.yaml", top / "base"
-        self.config.write_text(CONFIG)
-        done = train(1, f"run.dir={top / 'straight'}", "checkpoint.keep=0", config=self.config)
+        self.shim, self.base = shim, top / "base"
+        done = train(1, f"run.dir={top / 'straight'}", config=CONFIG)
         assert done.returncode == 0, done.stderr
         self.whole, self.straight = top / "straight", steps(top / "straight")
         assert sorted(self.straight) == list(range(1, LAST + 1))
@@ -59,7 +47,7 @@ class Job:
         ranks = mesh[0] * mesh[1]
         env = {"LD_PRELOAD": str(self.shim), "DM_KILL_BELOW": str(run / "checkpoints"), "DM_KILL_WHO": "self",
                **{f"DM_KILL_{name.upper()}": str(value) for name, value in variables.items()}}
-        return finish(start(ranks, f"run.dir={run}", *mesh_keys(mesh), *keys, config=self.config, env=env))
+        return finish(start(ranks, f"run.dir={run}", *mesh_keys(mesh), *keys, config=CONFIG, env=env))
 
     def changes(self, scratch, mesh, *keys, rank=0, base=None):
         """The changes on the disk of a start that nobody kills: [(call, path below checkpoints/)]."""
@@ -77,7 +65,7 @@ class Job:
         for name in listed:
             done = subprocess.run([CKPT, "verify", run / "checkpoints" / name], check=False, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
-        done = train(mesh[0] * mesh[1], f"run.dir={run}", *mesh_keys(mesh), *keys, config=self.config)
+        done = train(mesh[0] * mesh[1], f"run.dir={run}", *mesh_keys(mesh), *keys, config=CONFIG)
         assert done.returncode == 0, done.stderr
         assert f"resuming after step {int(listed[-1][5:])}" in done.stderr or "finished" in done.stderr, done.stderr
         assert steps(run) == self.straight and not [w for w in warnings(run) if "passed over" in w]
@@ -140,7 +128,7 @@ def test_a_set_that_replaces_one_of_its_step_is_never_half_of_both(job, tmp_path
     base = tmp_path / "base"
     shutil.copytree(job.whole, base)
     shutil.rmtree(set_dir(base, LAST))
-    keys = [f"checkpoint.resume={set_dir(job.base, 2)}", "checkpoint.background=false", "checkpoint.keep=0"]
+    keys = [f"checkpoint.resume={set_dir(job.base, 2)}", "checkpoint.background=false"]
     changes = job.changes(tmp_path, (1, 1), *keys, base=base)
     at = changes.index(("renameat2", "step-00000004")) + 1
     kill_each(job, tmp_path, range(at - 2, at + 8), keys, KEPT["0"], base=base)
@@ -151,9 +139,9 @@ def test_killed_in_its_first_save_a_run_says_what_to_do(job, tmp_path):
     run = tmp_path / "run"
     done = job.go(run, (1, 1), "checkpoint.background=false", at=5)
     assert done.returncode == -signal.SIGKILL and set_names(run) == [".tmp-step-00000002"]
-    done = train(1, f"run.dir={run}", config=job.config)
+    done = train(1, f"run.dir={run}", config=CONFIG)
     assert done.returncode == 4 and "checkpoint.resume=none" in done.stderr, done.stderr
-    done = train(1, f"run.dir={run}", "checkpoint.resume=none", config=job.config)
+    done = train(1, f"run.dir={run}", "checkpoint.resume=none", config=CONFIG)
     assert done.returncode == 0 and steps(run) == job.straight and ".tmp-step-00000002" not in set_names(run), done.stderr
 
 

@@ -77,3 +77,16 @@ def test_a_run_goes_on_where_it_stopped_on_another_mesh(saved, tmp_path):
     shutil.rmtree(set_dir(run, 10))
     run_mesh((2, 1, 2), run, "checkpoint.every=5")
     assert steps(run) == steps(saved("1x1x1"))
+
+
+@pytest.mark.parametrize("source,target", [("2x2x2-gram", "1x2x4"), ("1x1x4-ddp", "2x2x2-gram")])
+def test_momentum_of_a_padded_vocabulary_continues_on_another_mesh(source, target, tmp_path):
+    """301 rows are stored as 304; a set holds 301."""
+    muon = ["model.vocab_size=301", "optimizer.muon.match=['model.embed_tokens.weight', 'lm_head.weight', '*.o_proj.weight']"]
+    run_mesh((1, 1, 1), tmp_path / "one", "checkpoint.every=5", *muon)
+    mesh, keys = WAYS[source]
+    run_mesh(mesh, tmp_path / "first", "checkpoint.every=5", "checkpoint.keep=0", *keys, *muon)
+    assert ckpt("diff", set_dir(tmp_path / "one", 5), set_dir(tmp_path / "first", 5)).returncode == 0
+    mesh, keys = WAYS[target]
+    run_mesh(mesh, tmp_path / "second", f"checkpoint.resume={set_dir(tmp_path / 'first', 5)}", "checkpoint.every=5", ALLOWED, *keys, *muon)
+    assert ckpt("diff", set_dir(tmp_path / "one", 10), set_dir(tmp_path / "second", 10)).returncode == 0

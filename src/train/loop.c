@@ -210,7 +210,7 @@ static Status run_step(Loop *loop, bool *stop) {
     const bool trace = traced(c, s->progress.step + 1);
     StepResult r;
     trace_enable(trace);
-    step_run(s, signals_pending() != 0 || budget_spent(&loop->budget), &r);
+    step_run(s, budget_spent(&loop->budget), &r);
     *stop = r.stop;
     if (!r.finite)
         TRY(nonfinite_step(loop, &r));

@@ -7,6 +7,7 @@
 #include "base/fatal.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
+#include "train/signals.h"
 
 /* Every leaf of this rank: forward and backward; the gradients leave through the residency as they are finished. */
 static void run_leaves(Session *s, float *losses) {
@@ -21,11 +22,12 @@ static void run_leaves(Session *s, float *losses) {
     }
 }
 
-/* The mean over the batch: tree over the leaf losses of all ranks, times 1/L once. Carries the wish to stop. */
+/* The mean over the batch: tree over the leaf losses of all ranks, times 1/L once. Carries the wish to stop, a signal
+ * that came during forward or backward included: it must not cost another step. */
 static float global_loss(Session *s, const float *mine, bool want_stop, bool *stop) {
     const int64_t L = s->plan.leaves;
     float *all = HEAP_ALLOC(float, L);
-    parallel_gather_losses(s->parallel, mine, all, want_stop, stop);
+    parallel_gather_losses(s->parallel, mine, all, want_stop || signals_pending() != 0, stop);
     const float loss = clip_tree_f32(all, L) * (float)(1.0 / (double)L);
     heap_free(all);
     return loss;

@@ -15,8 +15,8 @@ typedef struct StepResult {
 } StepResult;
 
 /* Runs step progress.step + 1 and advances progress; with a non-finite loss or norm nothing else changes. Collective.
- * want_stop: this rank's wish to stop after the step. Data that cannot be used end the job: peers wait inside the step.
- */
+ * want_stop: this rank's wish to stop after the step; a signal is one, too. Data that cannot be used end the job: peers
+ * wait inside the step. */
 void step_run(Session *session, bool want_stop, StepResult *result);
 
 #endif

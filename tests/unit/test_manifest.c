@@ -252,6 +252,21 @@ static void test_a_flipped_bit_names_the_file_and_the_tensor(void **state) {
     manifest_deinit(&m);
 }
 
+static void test_tensors_listed_and_tensors_held_are_the_same(void **state) {
+    (void)state;
+    Manifest m = write_set();
+    m.tensor_count = 1;
+    expect_damage(manifest_verify_files(dir, &m), "tensor b.weight", "not listed");
+    m.tensor_count = 2;
+    assert_int_equal(manifest_verify_tensors(dir, &m), STATUS_OK);
+    ManifestTensor three[3] = {m.tensor[0], m.tensor[1], {.name = "c.weight"}};
+    Manifest more = m;
+    more.tensor = three;
+    more.tensor_count = 3;
+    expect_damage(manifest_verify_files(dir, &more), "lists 3 tensors", "hold 2");
+    manifest_deinit(&m);
+}
+
 static void test_the_tensor_hash_does_not_depend_on_the_partition(void **state) {
     (void)state;
     float x[100];
@@ -274,6 +289,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_directory_without_trainer_json_says_so, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_extra_missing_and_resized_files_are_named, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_flipped_bit_names_the_file_and_the_tensor, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_tensors_listed_and_tensors_held_are_the_same, set_up, tear_down),
         cmocka_unit_test(test_the_tensor_hash_does_not_depend_on_the_partition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-"""kill -9 after each single change that a save makes on the disk: whatever is listed is complete, and the next start continues from it
-with the bits of a run that nobody killed."""
+"""kill -9 after each single change that a run makes in its directory, from the lock to the last save: whatever is listed is complete,
+and the next start continues from it with the bits of a run that nobody killed."""
 import os
 import re
 import shutil
@@ -45,18 +45,18 @@ class Job:
     def go(self, run, mesh, *keys, **variables):
         """A start with the shim in front of the C library."""
         ranks = mesh[0] * mesh[1]
-        env = {"LD_PRELOAD": str(self.shim), "DM_KILL_BELOW": str(run / "checkpoints"), "DM_KILL_WHO": "self",
+        env = {"LD_PRELOAD": str(self.shim), "DM_KILL_BELOW": str(run), "DM_KILL_WHO": "self",
                **{f"DM_KILL_{name.upper()}": str(value) for name, value in variables.items()}}
         return finish(start(ranks, f"run.dir={run}", *mesh_keys(mesh), *keys, config=CONFIG, env=env))
 
     def changes(self, scratch, mesh, *keys, rank=0, base=None):
-        """The changes on the disk of a start that nobody kills: [(call, path below checkpoints/)]."""
+        """The changes in the run directory of a start that nobody kills: [(call, path)]."""
         run = shutil.copytree(base or self.base, scratch / "counted")
         done = self.go(run, mesh, *keys, rank=rank, log=scratch / "changes")
         assert done.returncode == 0 and steps(run) == self.straight, done.stderr
         lines = [line.split(" ", 1) for line in (scratch / "changes").read_text().splitlines()]
         shutil.rmtree(run)
-        return [(call, os.path.relpath(path, run / "checkpoints")) for call, path in lines]
+        return [(call, os.path.relpath(path, run)) for call, path in lines]
 
     def check(self, run, mesh, *keys, sets):
         """What a killed job left: complete sets only, from which a start goes on."""
@@ -100,9 +100,9 @@ def test_a_save_makes_every_byte_durable_before_its_name(job, tmp_path):
     """No kill shows this, only a power cut would: contents, then the directory, then the rename, then the parent."""
     changes = job.changes(tmp_path, (1, 1), "checkpoint.background=false")
     for step in (4, 5):
-        temporary, final = f".tmp-step-{step:08d}", f"step-{step:08d}"
+        temporary, final = f"checkpoints/.tmp-step-{step:08d}", f"checkpoints/step-{step:08d}"
         at = changes.index(("rename", final))
-        assert changes[at - 1] == ("fsync", temporary) and changes[at + 1] == ("fsync", ".")
+        assert changes[at - 1] == ("fsync", temporary) and changes[at + 1] == ("fsync", "checkpoints")
         first = max(i for i, change in enumerate(changes[:at]) if change == ("mkdir", temporary))
         names = {p.name for p in set_dir(job.whole, step).iterdir()}
         for name in names:
@@ -118,8 +118,8 @@ def test_one_rank_killed_after_each_change_continues_with_the_same_bits(backgrou
     keys = ["checkpoint.keep=1", f"checkpoint.background={background}"]
     changes = job.changes(tmp_path, (1, 1), *keys)
     kinds = {call for call, _ in changes}
-    assert kinds == {"pwrite", "fsync", "rename", "mkdir", "unlink", "rmdir"} and len(changes) > 80, changes
-    assert ("rename", ".tmp-old-00000002") in changes and ("rename", ".tmp-old-00000004") in changes, "both saves remove a set"
+    assert kinds == {"write", "pwrite", "fsync", "rename", "mkdir", "unlink", "rmdir"} and len(changes) > 80, changes
+    assert all(("rename", f"checkpoints/.tmp-old-{step:08d}") in changes for step in (2, 4)), "both saves remove a set"
     places = range(1, len(changes) + 1) if SLOW or background == "true" else range(1, len(changes) + 1, 4)
     kill_each(job, tmp_path, places, keys, KEPT["1"])
 
@@ -130,14 +130,16 @@ def test_a_set_that_replaces_one_of_its_step_is_never_half_of_both(job, tmp_path
     shutil.rmtree(set_dir(base, LAST))
     keys = [f"checkpoint.resume={set_dir(job.base, 2)}", "checkpoint.background=false"]
     changes = job.changes(tmp_path, (1, 1), *keys, base=base)
-    at = changes.index(("renameat2", "step-00000004")) + 1
+    at = changes.index(("renameat2", "checkpoints/step-00000004")) + 1
     kill_each(job, tmp_path, range(at - 2, at + 8), keys, KEPT["0"], base=base)
 
 
 def test_killed_in_its_first_save_a_run_says_what_to_do(job, tmp_path):
     """There is no complete set yet, and the log of a run is there: nobody's steps are overwritten unasked."""
+    (tmp_path / "empty").mkdir()
+    changes = job.changes(tmp_path, (1, 1), "checkpoint.background=false", base=tmp_path / "empty")
     run = tmp_path / "run"
-    done = job.go(run, (1, 1), "checkpoint.background=false", at=5)
+    done = job.go(run, (1, 1), "checkpoint.background=false", at=changes.index(("rename", "checkpoints/step-00000002")))
     assert done.returncode == -signal.SIGKILL and set_names(run) == [".tmp-step-00000002"]
     done = train(1, f"run.dir={run}", config=CONFIG)
     assert done.returncode == 4 and "checkpoint.resume=none" in done.stderr, done.stderr

@@ -40,7 +40,7 @@ def run_pytest(arguments):
     """(passed, failed, skipped) of the tests that start processes."""
     with tempfile.TemporaryDirectory() as tmp:
         report = Path(tmp) / "report.xml"
-        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", f"--junitxml={report}",
+        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=15", f"--junitxml={report}",
                                *arguments])
         if not report.exists():
             return 0, 1, 0

@@ -157,8 +157,8 @@ def without(words, *flags):
     return [w for w in words if w not in flags]
 
 
-SLOW_PUBLISH = ("src/comm/comm.c", "    collective_run(c);", "    if (request->stream == STREAM_PUBLISH)\n"
-                "        clock_sleep_us(5000);\n    collective_run(c);")
+SLOW_PUBLISH = ("src/comm/comm.c", "    watch_label(&label);\n    collective_run(c);", "    if (request->stream == STREAM_PUBLISH)\n"
+                "        clock_sleep_us(5000);\n    watch_label(&label);\n    collective_run(c);")
 
 
 def compile_changed(name, change, scratch):

@@ -118,7 +118,7 @@ def test_a_lock_that_nobody_holds_blocks_nobody(tmp_path):
 def test_a_run_that_ends_leaves_nothing_but_its_files(tmp_path):
     run = tmp_path / "run"
     run_mesh((1, 2), run, *KEYS, "train.steps=2")
-    assert sorted(p.name for p in run.iterdir()) == ["checkpoints", "config.yaml", "lock", "log.jsonl"]
+    assert sorted(p.name for p in run.iterdir()) == ["checkpoints", "config.yaml", "flight", "lock", "log.jsonl"]
     assert records(run, "end")[-1]["exit_code"] == 0 and records(run)[-1]["event"] == "end"
     save, = records(run, "checkpoint")
     assert save["step"] == 2 and save["save_wait_ms"] >= 0

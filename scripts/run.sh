@@ -3,7 +3,7 @@
 # Ctrl-C, SIGTERM and SIGUSR1 stop the run in peace: mpirun would kill its ranks within two seconds of the first two, so
 # all three become SIGUSR1, which it passes on; the step in flight finishes, a checkpoint is saved, the exit code is 75.
 set -u
-if [ $# -lt 2 ]; then
+if [ $# -lt 2 ] || ! [[ $1 =~ ^[1-9][0-9]*$ ]]; then
     echo "usage: run.sh RANKS CONFIG.yaml [key=value ...]" >&2
     exit 2
 fi
@@ -11,7 +11,12 @@ ranks=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 program=${DMUON_TRAIN:-$here/../bin/dmuon-train}
-[ -x "$program" ] || program=dmuon-train
+[ -x "$program" ] || program=$here/../../../bin/dmuon-train # installed below a PREFIX
+[ -x "$program" ] || program=$(command -v dmuon-train || true)
+if [ -z "$program" ]; then
+    echo "run.sh: there is no dmuon-train beside the scripts or in PATH; build it with make, or name it in DMUON_TRAIN" >&2
+    exit 2
+fi
 if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi

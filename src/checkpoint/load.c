@@ -31,6 +31,7 @@ Status load_open(const char *dir, Comm *world, Manifest *manifest) {
 typedef struct Differences {
     const Config *config;
     bool look; /* only what can never change */
+    bool may_allow; /* a key among them may be named in checkpoint.allow_changes */
     Str lines;
 } Differences;
 
@@ -45,6 +46,7 @@ static void note_difference(void *arg, const char *key, const char *saved, const
     Differences *d = arg;
     if (identity == 0 || (identity == 1 && (d->look || allowed(d->config, key))))
         return;
+    d->may_allow = d->may_allow || identity == 1;
     str_printf(&d->lines, "\n    %s: saved %s, now %s%s", key, saved, now,
                identity == 2 ? " (can never change on resume)" : "");
 }
@@ -58,16 +60,20 @@ Status load_check_config(const char *dir, const Manifest *manifest, const Config
     if (manifest->segments != segments)
         str_printf(&d.lines, "\n    segments after lowering: saved %d, now %d (can never change on resume)",
                    manifest->segments, segments);
-    if (data_identity && strcmp(manifest->data_identity, data_identity) != 0 && !allowed(config, "data.train"))
+    if (data_identity && strcmp(manifest->data_identity, data_identity) != 0 && !allowed(config, "data.train")) {
+        d.may_allow = true;
         str_printf(&d.lines,
                    "\n    data.train: the files differ in name, size or contents from those of the saved run");
+    }
     Status status = STATUS_OK;
     if (d.lines.len > 0)
         status = STATUS_FAIL(
             STATUS_CHECKPOINT,
-            "checkpoint %s belongs to a run with another identity:%s\n  to continue with the change on purpose "
-            "name the key in checkpoint.allow_changes; to start anew set run.dir or checkpoint.resume=none",
-            dir, d.lines.text);
+            "checkpoint %s belongs to a run with another identity:%s%s", dir, d.lines.text,
+            d.look        ? ""
+            : d.may_allow ? "\n  to continue with the change on purpose name the key in checkpoint.allow_changes; to start anew set "
+                            "run.dir or checkpoint.resume=none"
+                          : "\n  to start anew set run.dir or checkpoint.resume=none");
     str_deinit(&d.lines);
     return status;
 }

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -56,16 +57,19 @@ static Status run_command(Session *s, const Args *args, double start_s) {
     }
 }
 
-static void report(const World *world) {
+/* A stop on request is no failure: its sentence without the path it took. */
+static void report(const World *world, Status status) {
+    const char *trail = status_trail();
+    const int length = (int)(status == STATUS_STOPPED ? strcspn(trail, "\n") : strlen(trail));
     if (world->rank == 0)
-        fprintf(stderr, "dmuon-train: %s\n", status_trail());
+        fprintf(stderr, "dmuon-train: %.*s\n", length, trail);
 }
 
 bool run_refuse(int *argc, char ***argv) {
     World world;
     if (getenv("PMIX_RANK") == NULL || world_init(&world, argc, argv) != STATUS_OK)
         return false;
-    report(&world);
+    report(&world, STATUS_CONFIG);
     world_finalize(&world);
     return true;
 }
@@ -96,7 +100,7 @@ Status run_ranks(const Args *args, int *argc, char ***argv, bool *reported) {
         status = run_session(&world, args, start_s);
     *reported = status != STATUS_OK;
     if (*reported)
-        report(&world);
+        report(&world, status);
     world_finalize(&world);
     return status;
 }

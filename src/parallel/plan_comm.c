@@ -108,7 +108,9 @@ static void count_model_tp(const Plan *plan, const Config *config, CommCount cou
     const ModelShape *shape = plan->params->shape;
     const int64_t T = plan->mesh.tp, tokens = config->batch.micro * config->batch.seq_len;
     const int64_t width = bytes_of(tokens * shape->C);
-    add(counts, (Traffic){COMM_ALL_REDUCE, T, plan->leaves * (4 * shape->L + 2), width});
+    /* recomputed layers sum their attention once more; the second half's output is kept as the next layer's input */
+    const int64_t layer = config->parallel.recompute == RECOMPUTE_LAYER ? 5 : 4;
+    add(counts, (Traffic){COMM_ALL_REDUCE, T, plan->leaves * (layer * shape->L + 2), width});
     add(counts, (Traffic){COMM_ALL_GATHER, T, plan->leaves, bytes_of(2 * T * tokens)});
     add(counts, (Traffic){COMM_ALL_REDUCE, T, plan->leaves, bytes_of(tokens)});
     if (shape->qk_norm)

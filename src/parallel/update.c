@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/clock.h"
+#include "base/trace.h"
 #include "optim/clip.h"
 #include "parallel/internal.h"
 #include "tensor/ops.h"
@@ -122,14 +123,18 @@ void parallel_update(Parallel *p, const UpdateStep *step, const GradNorm *norm, 
     if (apply) {
         for (int u = 0; u < nunits; u++) {
             event_wait(p->compute, p->unit[u].gathered);
+            const int64_t begin = clock_ns();
             owner_update_unit(p, u, step, norm);
+            trace_add("muon", STREAM_COMPUTE, u, begin, clock_ns());
             event_record(p->unit[u].updated, p->compute);
             if (async)
                 owner_publish_unit(p, u, step);
         }
+        const int64_t adamw = clock_ns();
         for (int u = 0; u < nunits; u++)
             fsdp_update_unit(p, u, step, norm);
         const int64_t start = clock_ns();
+        trace_add("adamw", STREAM_COMPUTE, -1, adamw, start);
         for (int u = 0; u < nunits && !async; u++)
             owner_publish_unit(p, u, step);
         for (int u = 0; u < nunits && !async; u++) {

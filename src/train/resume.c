@@ -15,14 +15,15 @@ static Status with_reasons(const Session *s, size_t before, Status status) {
                        s->warnings.text + before);
 }
 
+/* The set from which the run in run.dir would go on. */
 static Status newest_set(Session *s) {
-    int64_t step;
-    TRY(set_newest_valid(s->config.run.dir, NULL, &step, &s->warnings));
-    if (step < 0)
+    RunStart start;
+    TRY(run_decide(&start, s->config.run.dir, "auto", &s->warnings));
+    if (!start.resume)
         return STATUS_FAIL(STATUS_CHECKPOINT,
                            "%s: no valid checkpoint under %s/checkpoints; name one: --eval=DIR, --sample=DIR",
                            s->config.path, s->config.run.dir);
-    set_path(s->start.set, s->config.run.dir, step);
+    str_format(s->start.set, sizeof s->start.set, "%s", start.set);
     return STATUS_OK;
 }
 

@@ -30,7 +30,7 @@ Status load_open(const char *dir, Comm *world, Manifest *manifest) {
 
 typedef struct Differences {
     const Config *config;
-    bool look; /* only what can never change */
+    bool look;      /* only what can never change */
     bool may_allow; /* a key among them may be named in checkpoint.allow_changes */
     Str lines;
 } Differences;
@@ -67,13 +67,13 @@ Status load_check_config(const char *dir, const Manifest *manifest, const Config
     }
     Status status = STATUS_OK;
     if (d.lines.len > 0)
-        status = STATUS_FAIL(
-            STATUS_CHECKPOINT,
-            "checkpoint %s belongs to a run with another identity:%s%s", dir, d.lines.text,
-            d.look        ? ""
-            : d.may_allow ? "\n  to continue with the change on purpose name the key in checkpoint.allow_changes; to start anew set "
-                            "run.dir or checkpoint.resume=none"
-                          : "\n  to start anew set run.dir or checkpoint.resume=none");
+        status = STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s belongs to a run with another identity:%s%s", dir,
+                             d.lines.text,
+                             d.look        ? ""
+                             : d.may_allow ? "\n  to continue with the change on purpose name the key in "
+                                             "checkpoint.allow_changes; to start anew set "
+                                             "run.dir or checkpoint.resume=none"
+                                           : "\n  to start anew set run.dir or checkpoint.resume=none");
     str_deinit(&d.lines);
     return status;
 }

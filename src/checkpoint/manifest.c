@@ -238,10 +238,11 @@ Status manifest_read(const char *dir, Manifest *manifest) {
     char *text;
     size_t nbytes;
     if (!file_exists(path))
-        return STATUS_FAIL(STATUS_CHECKPOINT,
-                           "%s is no checkpoint set: it has no %s (the sets of a run are RUN_DIR/checkpoints/step-...; an "
-                           "exported or foreign directory is for checkpoint.init_from)",
-                           dir, MANIFEST_NAME);
+        return STATUS_FAIL(
+            STATUS_CHECKPOINT,
+            "%s is no checkpoint set: it has no %s (the sets of a run are RUN_DIR/checkpoints/step-...; an "
+            "exported or foreign directory is for checkpoint.init_from)",
+            dir, MANIFEST_NAME);
     TRY(file_read(path, MANIFEST_MAX, STATUS_CHECKPOINT, &text, &nbytes));
     const Status status = read_checked(path, text, nbytes, manifest);
     heap_free(text);

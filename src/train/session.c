@@ -106,7 +106,8 @@ static Status open_model(Session *s) {
     return model_create(&s->model, &options, &s->activations);
 }
 
-/* FLOP/s of the exact matrix product on all ranks at once, whatever cores they share: from the slowest rank of the best round. */
+/* FLOP/s of the exact matrix product on all ranks at once, whatever cores they share: from the slowest rank of the best
+ * round. */
 static void measure_peak(Session *s) {
     const int64_t n = PEAK_DIM;
     float *block = HEAP_ALLOC(float, 3 * n * n);

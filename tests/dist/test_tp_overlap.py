@@ -9,7 +9,7 @@ from mutants import PARALLEL, Mutant, build
 from test_overlap import fixture_hosts, plan  # noqa: F401  a fixture is found by its import
 
 ROUNDS = 4
-ATTEMPTS = 2
+ATTEMPTS = 4  # as in test_overlap
 SHARE = 0.4  # of the backward that the gathers would take alone
 
 # Large matrices, one short Newton-Schulz, and as many tokens as give the backward weight against it.

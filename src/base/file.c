@@ -234,8 +234,9 @@ Status file_remove_dir(const char *path, Status whose) {
     for (int i = 0; status == STATUS_OK && i < count; i++) {
         str_clear(&child);
         str_printf(&child, "%s/%s", path, names[i]);
-        if (unlink(child.text) != 0)
-            status = FAIL_ERRNO(whose, child.text);
+        if (unlink(child.text) == 0)
+            continue;
+        status = errno == EISDIR || errno == EPERM ? file_remove_dir(child.text, whose) : FAIL_ERRNO(whose, child.text);
     }
     str_deinit(&child);
     file_list_free(names, count);

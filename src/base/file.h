@@ -23,7 +23,7 @@ DM_NODISCARD Status file_pread(int fd, void *data, size_t nbytes, int64_t offset
 /* mkdir -p. */
 DM_NODISCARD Status file_make_dirs(const char *path, Status whose);
 DM_NODISCARD Status file_sync_dir(const char *path, Status whose);
-/* Removes a directory with the plain files in it (no recursion into directories), or nothing if it is absent. */
+/* Removes a directory with all that is in it (links are removed, not followed), or nothing if it is absent. */
 DM_NODISCARD Status file_remove_dir(const char *path, Status whose);
 
 /* Names (not paths) in a directory in byte order, without "." and "..". Owned by the caller: file_list_free. */

@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "base/fatal.h"
+#include "base/file.h"
 #include "base/str.h"
 #include "checkpoint/hf.h"
 #include "checkpoint/safetensors.h"
@@ -174,8 +175,19 @@ Status load_state(const char *dir, Parallel *parallel, const Plan *plan, Device 
     return status;
 }
 
+static bool is_set(const char *dir) {
+    char path[SET_PATH + 32];
+    str_path_join(path, sizeof path, dir, MANIFEST_NAME);
+    return file_exists(path);
+}
+
 Status load_init_from(const char *dir, const ModelConfig *model, Parallel *parallel, const Plan *plan, Device *device,
                       Comm *world) {
+    if (is_set(dir)) { /* one of our own: its bytes are known */
+        Manifest manifest;
+        TRY(load_open(dir, world, &manifest));
+        manifest_deinit(&manifest);
+    }
     TRY(comm_agree(world, hf_check(dir, model)));
     HfDir files = {0};
     TRY(comm_agree(world, hf_open(&files, dir)));

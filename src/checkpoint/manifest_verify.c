@@ -160,9 +160,17 @@ static Status check_listed(const char *dir, const Manifest *manifest, const StFi
     return STATUS_OK;
 }
 
+static bool lists_safetensors(const Manifest *manifest) {
+    for (int f = 0; f < manifest->file_count; f++)
+        if (str_ends_with(manifest->file[f].name, ".safetensors"))
+            return true;
+    return false;
+}
+
 Status manifest_verify_tensors(const char *dir, const Manifest *manifest) {
-    HfDir files;
-    TRY(hf_open_set(&files, dir));
+    HfDir files = {0};
+    if (lists_safetensors(manifest))
+        TRY(hf_open_set(&files, dir));
     Status status = STATUS_OK;
     for (int f = 0; f < files.count && status == STATUS_OK; f++)
         status = check_listed(dir, manifest, &files.file[f]);

@@ -214,6 +214,36 @@ static int64_t newest_valid_of(const char *run_dir, const char *run_id, const Se
     return -1;
 }
 
+/* A free name for a set that is put aside. */
+static void aside_path(char *buf, const char *run_dir, int64_t step) {
+    char root[SET_PATH];
+    set_root(root, run_dir);
+    str_format(buf, SET_PATH, "%s/rewound-%08lld", root, (long long)step);
+    for (int i = 1; file_exists(buf); i++)
+        str_format(buf, SET_PATH, "%s/rewound-%08lld.%d", root, (long long)step, i);
+}
+
+Status set_put_aside(const char *run_dir, const char *run_id, int64_t step, Str *warnings) {
+    SetList list;
+    TRY(set_list(run_dir, &list));
+    keep_own(run_dir, run_id, &list);
+    Status status = STATUS_OK;
+    for (int i = 0; i < list.count && status == STATUS_OK; i++) {
+        char from[SET_PATH], to[SET_PATH];
+        if (list.step[i] <= step)
+            continue;
+        set_path(from, run_dir, list.step[i]);
+        aside_path(to, run_dir, list.step[i]);
+        if (rename(from, to) != 0)
+            status = STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s cannot be put aside: %s", from, strerror(errno));
+        else
+            str_printf(warnings, "the run goes on from step %lld: checkpoint %s is now %s\n", (long long)step, from,
+                       to);
+    }
+    set_list_deinit(&list);
+    return status;
+}
+
 Status set_prune(const char *run_dir, const char *run_id, int64_t keep, int64_t known_valid) {
     if (keep <= 0)
         return STATUS_OK;

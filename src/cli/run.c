@@ -1,6 +1,7 @@
 /* A session for one command. */
 #include "cli/run.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,13 @@ static Status job_start(double *seconds) {
     return STATUS_OK;
 }
 
+/* What was asked for must have reached its reader. */
+static Status flush_stdout(void) {
+    if (fflush(stdout) != 0)
+        return STATUS_FAIL(STATUS_CONFIG, "standard output cannot be written: %s", strerror(errno));
+    return STATUS_OK;
+}
+
 static Status run_eval(Session *s) {
     EvalResult r;
     eval_run(s, &r);
@@ -43,7 +51,7 @@ static Status run_sample(Session *s, const char *prompt) {
     if (status == STATUS_OK && s->world->rank == 0)
         printf("%s%s%s\n", prompt, s->shape.vocab == SAMPLE_BYTES ? "" : " ", text.text);
     str_deinit(&text);
-    return comm_agree(s->world->comm, status);
+    return comm_agree(s->world->comm, status == STATUS_OK ? flush_stdout() : status);
 }
 
 static Status run_command(Session *s, const Args *args, double start_s) {

@@ -52,5 +52,11 @@ Status phase_data(Session *s) {
     dataset_identity(s->train, &s->data_identity);
     s->total_steps = schedule_total_steps(c, dataset_samples(s->train));
     choose_leaves(s);
+    if (s->purpose == PURPOSE_TRAIN && s->total_steps == 0)
+        return STATUS_FAIL(
+            STATUS_DATA,
+            "%s: data.train holds %lld samples: train.epochs = %lld of them are less than one batch.global = %lld; "
+            "raise train.epochs or lower batch.global",
+            c->path, (long long)dataset_samples(s->train), (long long)c->train.epochs, (long long)c->batch.global);
     return STATUS_OK;
 }

@@ -29,6 +29,7 @@ void signals_install(void) {
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* a reader of the console that goes away does not end the run */
 }
 
 int signals_pending(void) {

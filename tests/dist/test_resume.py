@@ -211,6 +211,42 @@ def test_none_starts_anew_and_moves_the_old_log(straight, saved, tmp_path):
     assert json.loads((set_dir(run, 5) / "trainer.json").read_text())["run_id"] == records(run, "start")[0]["run_id"]
 
 
+def test_going_back_to_an_older_set_puts_the_newer_ones_aside(saved, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(saved((1, 2)), run)
+    change = ["optimizer.muon.lr=0.5", "checkpoint.allow_changes=[optimizer.muon.lr]"]
+    older = f"checkpoint.resume={set_dir(run, 5)}"
+    run_mesh((1, 2), run, *change, older, "checkpoint.every=2")
+    assert any("rewound-00000010" in text for text in warnings(run))
+    assert set_names(run) == ["rewound-00000010", "step-00000008", "step-00000010"]
+    other = steps(run)[10]
+    shutil.rmtree(set_dir(run, 10))
+    run_mesh((1, 2), run, *change, "checkpoint.every=2")  # auto: from step 8 of the new branch
+    assert steps(run)[10] == other
+
+
+def test_a_directory_inside_a_set_is_damage_that_goes_with_it(saved, tmp_path):
+    run = tmp_path / "run"
+    interrupted(saved((1, 2)), run)
+    shutil.copytree(set_dir(run, 5), set_dir(run, 10))
+    (set_dir(run, 10) / "notes").mkdir()
+    (set_dir(run, 10) / "notes" / "a").write_text("a")
+    run_mesh((1, 2), run, "checkpoint.every=5")
+    assert not (set_dir(run, 10) / "notes").exists()
+    run_mesh((1, 2), run, "checkpoint.every=5")
+
+
+def test_init_from_a_damaged_set_of_ours_is_refused(saved, tmp_path):
+    source = tmp_path / "set"
+    shutil.copytree(set_dir(saved((1, 2)), 10), source)
+    file = sorted(source.glob("model-*.safetensors"))[0]
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+    done = run_mesh((1, 2), tmp_path / "run", f"checkpoint.init_from={source}", code=4)
+    assert file.name in done.stderr
+
+
 def test_run_id_is_kept_by_a_resume(saved, tmp_path):
     run = interrupted(saved((1, 2)), tmp_path / "run")
     run_mesh((1, 2), run, "checkpoint.every=5")

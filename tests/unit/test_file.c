@@ -176,7 +176,7 @@ static void test_names_come_in_byte_order(void **state) {
     assert_int_equal(file_list(scratch_path(dir, "absent"), STATUS_DATA, &names, &count), STATUS_DATA);
 }
 
-static void test_a_directory_goes_with_its_plain_files_only(void **state) {
+static void test_a_directory_goes_with_all_that_is_in_it(void **state) {
     (void)state;
     const char *path = scratch_path(dir, "old");
     assert_int_equal(file_remove_dir(path, STATUS_CHECKPOINT), STATUS_OK);
@@ -186,8 +186,12 @@ static void test_a_directory_goes_with_its_plain_files_only(void **state) {
     assert_int_equal(file_remove_dir(path, STATUS_CHECKPOINT), STATUS_OK);
     assert_false(file_exists(path));
     assert_int_equal(file_make_dirs(scratch_path(dir, "old/sub"), STATUS_CHECKPOINT), STATUS_OK);
-    assert_int_equal(file_remove_dir(path, STATUS_CHECKPOINT), STATUS_CHECKPOINT);
-    assert_true(file_exists(scratch_path(dir, "old/sub")));
+    scratch_write(scratch_path(dir, "old/sub/three"), "3");
+    scratch_write(scratch_path(dir, "kept"), "4");
+    assert_int_equal(symlink("../kept", scratch_path(dir, "old/link")), 0);
+    assert_int_equal(file_remove_dir(scratch_path(dir, "old"), STATUS_CHECKPOINT), STATUS_OK);
+    assert_false(file_exists(scratch_path(dir, "old")));
+    assert_true(file_exists(scratch_path(dir, "kept")));
 }
 
 static void test_a_directory_can_be_synced_and_a_missing_one_not(void **state) {
@@ -210,7 +214,7 @@ int main(void) {
         FILE_TEST(test_pieces_are_written_and_read_at_their_offsets),
         FILE_TEST(test_directories_are_made_with_their_parents_and_twice),
         FILE_TEST(test_names_come_in_byte_order),
-        FILE_TEST(test_a_directory_goes_with_its_plain_files_only),
+        FILE_TEST(test_a_directory_goes_with_all_that_is_in_it),
         FILE_TEST(test_a_directory_can_be_synced_and_a_missing_one_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -216,7 +216,7 @@ static void test_members_are_read_strictly(void **state) {
 static void test_a_directory_without_trainer_json_says_so(void **state) {
     (void)state;
     Manifest r;
-    expect_damage(manifest_read(dir, &r), MANIFEST_NAME, "No such file");
+    expect_damage(manifest_read(dir, &r), MANIFEST_NAME, "is no checkpoint set");
 }
 
 static void test_extra_missing_and_resized_files_are_named(void **state) {

@@ -12,7 +12,7 @@ PYTHON ?= /usr/bin/python3
 Q       = $(if $(V),,@)
 
 WARN    = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wmissing-prototypes -Werror
-OPT     = $(if $(DEBUG),-O1 -DDM_DEBUG_HOOKS=1,-O3) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+OPT     = $(if $(DEBUG),-O1,-O3) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 # -ffp-contract=off: a fused multiply-add is always written out (README, "Numerics").
 CFLAGS  = -std=c17 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(WARN) -Isrc -I. -pthread
 MPI_CFLAGS = $(shell pkg-config --cflags ompi-c 2>/dev/null | sed 's/-I/-isystem /g')

@@ -35,7 +35,7 @@ Comm *comm_self_create(const char *name);
 /* The step that error lines name. */
 void comm_set_step(int64_t step);
 
-/* Tests only (DEBUG=1 builds): the n-th collective from now on with this operation is dropped (its buffers are left as
+/* Tests only: the n-th collective from now on with this operation is dropped (its buffers are left as
  * they are, a reduce or gather still copies the local part). -1: none. */
 void comm_debug_drop(CommOp op, int64_t nth);
 

@@ -1,8 +1,7 @@
 """Two hosts with a slow link between them and the tp axis across it: the gradients of a unit travel to their tp owners while the backward
 goes on. The same engine with all gathers after the backward is slower by most of what they take."""
-from statistics import median
-
 import os
+from statistics import median
 
 import pytest
 

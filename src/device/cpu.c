@@ -1,6 +1,6 @@
 /* The CPU device. The compute stream is the calling thread with its pool, so what is queued there has run when the call
  * returns; each communication stream is a worker thread. An event is a ticket of a worker's queue. */
-#include "device/cpu.h"
+#include "device/backend.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,25 +18,24 @@
  */
 #define COMPUTE_ADD_NICE 5
 
-struct Stream {
-    Device *device;
-    StreamKind kind;
+typedef struct CpuStream {
+    Stream head;
     Pool *pool;   /* owned; one thread on communication streams */
     Queue *queue; /* owned; NULL on the compute stream          */
-};
+} CpuStream;
 
-struct Device {
+typedef struct CpuDevice {
+    Device head;
     const KernelTable *table;
-    char name[32];
-    Stream stream[STREAM_COUNT];
-    double wait_us; /* of the compute stream in event_wait */
-};
+    CpuStream stream[STREAM_COUNT];
+} CpuDevice;
 
-struct Event {
+typedef struct CpuEvent {
+    Event head;
     pthread_mutex_t mutex;
     Queue *queue;    /* borrowed; NULL: satisfied */
     uint64_t ticket; /* of that queue             */
-};
+} CpuEvent;
 
 typedef struct WaitArg {
     Queue *queue;
@@ -60,11 +59,15 @@ static Status select_table(const KernelTable **table) {
                        isa != NULL ? isa : "");
 }
 
-static Status open_stream(Device *device, StreamKind kind, const DeviceOptions *options) {
-    Stream *stream = &device->stream[kind];
+static CpuStream *cpu_stream(Stream *stream) {
+    return (CpuStream *)stream;
+}
+
+static Status open_stream(CpuDevice *device, StreamKind kind, const DeviceOptions *options) {
+    CpuStream *stream = &device->stream[kind];
     const bool compute = kind == STREAM_COMPUTE;
-    stream->device = device;
-    stream->kind = kind;
+    stream->head = (Stream){.device = &device->head, .kind = kind};
+    device->head.stream[kind] = &stream->head;
     TRY(pool_create(&stream->pool, compute ? options->threads : 1,
                     compute && options->yield_to_comm ? COMPUTE_ADD_NICE : 0));
     if (compute)
@@ -80,35 +83,22 @@ static Status open_stream(Device *device, StreamKind kind, const DeviceOptions *
     return STATUS_OK;
 }
 
-static Status open_streams(Device *device, const DeviceOptions *options) {
+static Status open_streams(CpuDevice *device, const DeviceOptions *options) {
     for (int kind = 0; kind < STREAM_COUNT; kind++)
         TRY(open_stream(device, (StreamKind)kind, options));
     return STATUS_OK;
 }
 
-Status cpu_create(Device **out, const DeviceOptions *options) {
-    const KernelTable *table;
-    TRY(select_table(&table));
-    Device *device = HEAP_ALLOC(Device, 1);
-    device->table = table;
-    str_format(device->name, sizeof device->name, "cpu %s", table->name);
-    const Status status = open_streams(device, options);
-    if (status != STATUS_OK) {
-        device_destroy(device);
-        return status;
-    }
-    if (options->yield_to_comm)
-        thread_add_nice(COMPUTE_ADD_NICE); /* after the workers: a new thread inherits its creator's value */
-    *out = device;
-    return STATUS_OK;
+static void cpu_sync(Stream *stream) {
+    Queue *queue = cpu_stream(stream)->queue;
+    if (queue != NULL)
+        (void)queue_wait(queue, queue_mark(queue));
 }
 
-void device_destroy(Device *device) {
-    if (device == NULL)
-        return;
+static void cpu_destroy(Device *head) {
+    CpuDevice *device = (CpuDevice *)head;
     for (int kind = 0; kind < STREAM_COUNT; kind++)
-        if (device->stream[kind].queue != NULL)
-            stream_sync(&device->stream[kind]); /* a worker may wait for another's: all must be idle before one ends */
+        cpu_sync(&device->stream[kind].head); /* a worker may wait for another's: all must be idle before one ends */
     for (int kind = 0; kind < STREAM_COUNT; kind++) {
         queue_destroy(device->stream[kind].queue);
         pool_destroy(device->stream[kind].pool);
@@ -116,25 +106,44 @@ void device_destroy(Device *device) {
     heap_free(device);
 }
 
-Stream *device_stream(Device *device, StreamKind kind) {
-    DM_ASSERT(kind >= 0 && kind < STREAM_COUNT);
-    return &device->stream[kind];
+static Status cpu_create(Device **out, const DeviceOptions *options) {
+    const KernelTable *table;
+    TRY(select_table(&table));
+    CpuDevice *device = HEAP_ALLOC(CpuDevice, 1);
+    device->table = table;
+    device->head.backend = &backend_cpu;
+    str_format(device->head.name, sizeof device->head.name, "cpu %s", table->name);
+    const Status status = open_streams(device, options);
+    if (status != STATUS_OK) {
+        cpu_destroy(&device->head);
+        return status;
+    }
+    if (options->yield_to_comm)
+        thread_add_nice(COMPUTE_ADD_NICE); /* after the workers: a new thread inherits its creator's value */
+    *out = &device->head;
+    return STATUS_OK;
 }
 
-const char *device_name(const Device *device) {
-    return device->name;
+static Status cpu_find(DeviceChoice *choice, int local_rank) {
+    (void)local_rank;
+    choice->gpus = 0;
+    return STATUS_OK;
 }
 
-StreamKind stream_kind(const Stream *stream) {
-    return stream->kind;
+/* The host's memory is judged by whoever counts all that is put there. */
+static void cpu_memory(Device *device, size_t *available, size_t *total) {
+    (void)device;
+    *available = *total = 0;
 }
 
-Device *stream_device(Stream *stream) {
-    return stream->device;
+static double cpu_listed_flops(Device *device) {
+    (void)device;
+    return DEVICE_FLOPS_MEASURE;
 }
 
-static void run_kernel(Stream *stream, KernelId id, const void *args) {
-    stream->device->table->fn[id](pool_ctx(stream->pool), args);
+static void run_kernel(CpuStream *stream, KernelId id, const void *args) {
+    const CpuDevice *device = (const CpuDevice *)stream->head.device;
+    device->table->fn[id](pool_ctx(stream->pool), args);
 }
 
 static void item_kernel(void *self, QueueItem *item) {
@@ -147,73 +156,71 @@ static void item_call(void *self, QueueItem *item) {
 }
 
 static void item_wait(void *self, QueueItem *item) {
-    const Stream *stream = self;
+    const CpuStream *stream = self;
     WaitArg wait;
     memcpy(&wait, item->arg, sizeof wait);
     const int64_t begin = clock_ns();
     if (queue_wait(wait.queue, wait.ticket) > 0)
-        trace_add("wait", (int)stream->kind, -1, begin, clock_ns());
+        trace_add("wait", (int)stream->head.kind, -1, begin, clock_ns());
 }
 
-void stream_launch(Stream *stream, KernelId id, const void *args, size_t nbytes) {
-    DM_ASSERT(id >= 0 && id < KERNEL_COUNT && nbytes <= QUEUE_ARG_BYTES);
+static void cpu_launch(Stream *head, KernelId id, const void *args, size_t nbytes) {
+    CpuStream *stream = cpu_stream(head);
     if (stream->queue == NULL)
         run_kernel(stream, id, args);
     else
         queue_push(stream->queue, &(QueueItem){.run = item_kernel, .kernel = id}, args, nbytes);
 }
 
-void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t nbytes) {
-    DM_ASSERT(nbytes <= QUEUE_ARG_BYTES);
-    if (stream->queue != NULL) {
-        queue_push(stream->queue, &(QueueItem){.run = item_call, .fn = fn}, arg, nbytes);
+static void cpu_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t nbytes) {
+    Queue *queue = cpu_stream(stream)->queue;
+    if (queue != NULL) {
+        queue_push(queue, &(QueueItem){.run = item_call, .fn = fn}, arg, nbytes);
         return;
     }
-    _Alignas(max_align_t) unsigned char copy[QUEUE_ARG_BYTES]; /* fn may write to its argument */
+    _Alignas(max_align_t) unsigned char copy[STREAM_ARG_BYTES]; /* fn may write to its argument */
     if (nbytes > 0)
         memcpy(copy, arg, nbytes);
     fn(copy);
 }
 
-void stream_sync(Stream *stream) {
-    if (stream->queue != NULL)
-        (void)queue_wait(stream->queue, queue_mark(stream->queue));
-}
-
-Event *event_create(Device *device) {
-    DM_ASSERT(device != NULL);
-    Event *event = HEAP_ALLOC(Event, 1);
+static Event *cpu_event_create(Device *device) {
+    CpuEvent *event = HEAP_ALLOC(CpuEvent, 1);
+    event->head.backend = device->backend;
     pthread_mutex_init(&event->mutex, NULL);
-    return event;
+    return &event->head;
 }
 
-void event_destroy(Event *event) {
-    if (event == NULL)
-        return;
+static void cpu_event_destroy(Event *head) {
+    CpuEvent *event = (CpuEvent *)head;
     pthread_mutex_destroy(&event->mutex);
     heap_free(event);
 }
 
-void event_record(Event *event, Stream *stream) {
+static void cpu_event_record(Event *head, Stream *stream) {
+    CpuEvent *event = (CpuEvent *)head;
+    Queue *queue = cpu_stream(stream)->queue;
     pthread_mutex_lock(&event->mutex);
-    event->queue = stream->queue;
-    event->ticket = stream->queue != NULL ? queue_mark(stream->queue) : 0;
+    event->queue = queue;
+    event->ticket = queue != NULL ? queue_mark(queue) : 0;
     pthread_mutex_unlock(&event->mutex);
 }
 
-static WaitArg event_mark(Event *event) {
+static WaitArg event_mark(Event *head) {
+    CpuEvent *event = (CpuEvent *)head;
     pthread_mutex_lock(&event->mutex);
     const WaitArg mark = {.queue = event->queue, .ticket = event->ticket};
     pthread_mutex_unlock(&event->mutex);
     return mark;
 }
 
-void event_wait(Stream *stream, Event *event) {
+static void cpu_event_wait(Stream *stream, Event *event) {
+    Queue *queue = cpu_stream(stream)->queue;
     const WaitArg mark = event_mark(event);
-    if (mark.queue == NULL || mark.queue == stream->queue)
+    if (mark.queue == NULL || mark.queue == queue)
         return; /* done already, or in order anyway */
-    if (stream->queue != NULL) {
-        queue_push(stream->queue, &(QueueItem){.run = item_wait}, &mark, sizeof mark);
+    if (queue != NULL) {
+        queue_push(queue, &(QueueItem){.run = item_wait}, &mark, sizeof mark);
         return;
     }
     const int64_t begin = clock_ns();
@@ -224,40 +231,76 @@ void event_wait(Stream *stream, Event *event) {
     }
 }
 
-double event_sync(Event *event) {
+static double cpu_event_sync(Event *event) {
     const WaitArg mark = event_mark(event);
     return mark.queue != NULL ? (double)queue_wait(mark.queue, mark.ticket) / 1e3 : 0.0;
 }
 
-Status device_arena_init(Device *device, Arena *arena, size_t nbytes, const char *what) {
-    DM_ASSERT(device != NULL);
+static bool cpu_event_passed(Event *event) {
+    const WaitArg mark = event_mark(event);
+    return mark.queue == NULL || queue_done(mark.queue) >= mark.ticket;
+}
+
+static Status cpu_arena_init(Device *device, Arena *arena, size_t nbytes, const char *what) {
+    (void)device;
     TRY(arena_init(arena, nbytes, what));
     return STATUS_OK;
 }
 
-void device_arena_deinit(Device *device, Arena *arena) {
-    DM_ASSERT(device != NULL);
+static void cpu_arena_deinit(Device *device, Arena *arena) {
+    (void)device;
     arena_deinit(arena);
+}
+
+/* Whoever queued the last work on a block has waited for it: nothing is left to run when the block is given back. */
+static void *cpu_alloc(Stream *stream, size_t nbytes) {
+    (void)stream;
+    return heap_alloc(nbytes);
+}
+
+static void cpu_free(Stream *stream, void *block) {
+    (void)stream;
+    heap_free(block);
 }
 
 static void call_copy(void *arg) {
     const CopyArg *copy = arg;
     if (copy->nbytes > 0)
-        memcpy(copy->dst, copy->src, copy->nbytes);
+        memmove(copy->dst, copy->src, copy->nbytes);
 }
 
-void device_copy_to_host(Stream *stream, void *host, const void *src, size_t nbytes) {
-    DM_ASSERT(stream->kind == STREAM_COMPUTE);
+static void cpu_copy(Stream *stream, void *dst, const void *src, size_t nbytes) {
+    const CopyArg copy = {.dst = dst, .src = src, .nbytes = nbytes};
+    cpu_call(stream, call_copy, &copy, sizeof copy);
+}
+
+static void cpu_copy_to_host(Stream *stream, void *host, const void *src, size_t nbytes) {
+    (void)stream; /* compute: what was queued has run */
     call_copy(&(CopyArg){.dst = host, .src = src, .nbytes = nbytes});
 }
 
-void device_copy_from_host(Stream *stream, void *dst, const void *host, size_t nbytes) {
-    const CopyArg copy = {.dst = dst, .src = host, .nbytes = nbytes};
-    stream_call(stream, call_copy, &copy, sizeof copy);
-}
-
-double device_take_wait_us(Device *device) {
-    const double wait_us = device->wait_us;
-    device->wait_us = 0.0;
-    return wait_us;
-}
+const Backend backend_cpu = {
+    .name = "cpu",
+    .host_reads_memory = true,
+    .find = cpu_find,
+    .create = cpu_create,
+    .destroy = cpu_destroy,
+    .memory = cpu_memory,
+    .listed_flops = cpu_listed_flops,
+    .launch = cpu_launch,
+    .call = cpu_call,
+    .sync = cpu_sync,
+    .copy = cpu_copy,
+    .copy_to_host = cpu_copy_to_host,
+    .copy_from_host = cpu_copy,
+    .event_create = cpu_event_create,
+    .event_destroy = cpu_event_destroy,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .event_sync = cpu_event_sync,
+    .event_passed = cpu_event_passed,
+    .arena_init = cpu_arena_init,
+    .arena_deinit = cpu_arena_deinit,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+};

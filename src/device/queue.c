@@ -119,6 +119,13 @@ uint64_t queue_mark(Queue *queue) {
     return mark;
 }
 
+uint64_t queue_done(Queue *queue) {
+    pthread_mutex_lock(&queue->mutex);
+    const uint64_t done = queue->done;
+    pthread_mutex_unlock(&queue->mutex);
+    return done;
+}
+
 int64_t queue_wait(Queue *queue, uint64_t ticket) {
     int64_t waited = 0;
     pthread_mutex_lock(&queue->mutex);

@@ -36,6 +36,8 @@ void queue_destroy(Queue *queue); /* runs what is queued, then joins; accepts NU
 void queue_push(Queue *queue, const QueueItem *head, const void *arg, size_t nbytes);
 /* Tickets count pushed items from 1: the mark of all that was pushed so far. */
 uint64_t queue_mark(Queue *queue);
+/* The newest item that has run. */
+uint64_t queue_done(Queue *queue);
 /* Sleeps until item `ticket` has run; gives the nanoseconds it waited, 0 when it had. */
 int64_t queue_wait(Queue *queue, uint64_t ticket);
 

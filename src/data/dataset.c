@@ -144,9 +144,10 @@ int64_t dataset_id_bytes(const Dataset *dataset) {
     return dataset->id_nbytes;
 }
 
-void dataset_identity(const Dataset *dataset, Str *out) {
+Status dataset_identity(const Dataset *dataset, Str *out) {
     for (int i = 0; i < dataset->nfiles; i++)
-        shard_identity(&dataset->shards[i], out);
+        TRY(shard_identity(&dataset->shards[i], out));
+    return STATUS_OK;
 }
 
 Status dataset_check_ids(const Dataset *dataset, int part, int parts) {

@@ -25,7 +25,7 @@ int64_t dataset_tokens(const Dataset *dataset);
 int64_t dataset_dropped(const Dataset *dataset); /* tokens in dropped tails     */
 int dataset_file_count(const Dataset *dataset);
 /* One text line per file: "name bytes hash", hash over header and 64 sampled blocks: the identity of the data set. */
-void dataset_identity(const Dataset *dataset, Str *out);
+DM_NODISCARD Status dataset_identity(const Dataset *dataset, Str *out);
 /* Checks token ids of part `part` of `parts` of all files against vocab_size; names file, position and id. Text has
  * nothing to check unless vocab_size < 256. */
 DM_NODISCARD Status dataset_check_ids(const Dataset *dataset, int part, int parts);

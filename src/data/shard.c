@@ -1,11 +1,12 @@
-/* One file of text or tokens, mapped and checked. */
+/* One file of text or tokens, checked and read where it is asked for. It is not mapped: a file that shrinks under a
+ * mapping kills its reader, a short read can be named. */
 #include "data/shard.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,22 +20,44 @@
 #define VERSION_U32 7
 #define SAMPLE_BLOCKS 64
 #define SAMPLE_NBYTES 4096
+#define PIECE_NBYTES 16384 /* read at once; a multiple of every id's size */
 
 static uint32_t load_u32(const unsigned char *bytes) {
     return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
 }
 
-static int32_t header_word(const Shard *shard, int index) {
-    return (int32_t)load_u32(shard->map + 4 * index);
-}
-
-static uint32_t load_id(const Shard *shard, int64_t index) {
-    const unsigned char *at = shard->ids + index * shard->id_nbytes;
-    if (shard->id_nbytes == 1)
+static uint32_t id_at(const unsigned char *at, int nbytes) {
+    if (nbytes == 1)
         return at[0];
-    if (shard->id_nbytes == 2)
+    if (nbytes == 2)
         return (uint32_t)at[0] | (uint32_t)at[1] << 8;
     return load_u32(at);
+}
+
+static Status cut_off(const Shard *shard) {
+    struct stat now;
+    if (fstat(shard->fd, &now) != 0)
+        return STATUS_FAIL(STATUS_DATA, "%s: %s", shard->path, strerror(errno));
+    return STATUS_FAIL(STATUS_DATA,
+                       "%s has %" PRId64 " bytes, but had %" PRId64
+                       " when it was opened: something cut it off since; put it back and start again",
+                       shard->path, (int64_t)now.st_size, shard->nbytes);
+}
+
+/* Bytes [offset, offset + nbytes) of the file. */
+static Status read_at(const Shard *shard, int64_t offset, unsigned char *buf, int64_t nbytes) {
+    for (int64_t done = 0; done < nbytes;) {
+        const ssize_t got = pread(shard->fd, buf + done, (size_t)(nbytes - done), offset + done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return STATUS_FAIL(STATUS_DATA, "%s: cannot read byte %" PRId64 ": %s", shard->path, offset + done,
+                               strerror(errno));
+        if (got == 0)
+            return cut_off(shard);
+        done += got;
+    }
+    return STATUS_OK;
 }
 
 static Status check_file(int fd, const char *path, const char *key, int64_t *nbytes) {
@@ -45,33 +68,33 @@ static Status check_file(int fd, const char *path, const char *key, int64_t *nby
         return STATUS_FAIL(STATUS_DATA, "%s: %s is a directory; name a file, or its files by a glob such as %s/*.bin",
                            key, path, path);
     if (!S_ISREG(info.st_mode))
-        return STATUS_FAIL(STATUS_DATA, "%s: %s is not a regular file; only those can be mapped", key, path);
+        return STATUS_FAIL(STATUS_DATA, "%s: %s is not a regular file; only those can be read at any place", key, path);
     if (info.st_size == 0)
         return STATUS_FAIL(STATUS_DATA, "%s: %s is empty; remove it from the data set or write it again", key, path);
     *nbytes = info.st_size;
     return STATUS_OK;
 }
 
-static Status map_file(Shard *shard, const char *key) {
-    const int fd = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
+/* A data set may have more files than a process has descriptors by default. */
+static int open_descriptor(const char *path) {
+    const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+    const int fd = open(path, flags);
+    struct rlimit limit;
+    if (fd >= 0 || errno != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return fd;
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? open(path, flags) : -1;
+}
+
+static Status open_file(Shard *shard, const char *key) {
+    shard->fd = open_descriptor(shard->path);
+    if (shard->fd < 0)
         return STATUS_FAIL(STATUS_DATA, "%s: %s: %s", key, shard->path, strerror(errno));
-    Status status = check_file(fd, shard->path, key, &shard->nbytes);
-    if (status == STATUS_OK) {
-        void *map = mmap(NULL, (size_t)shard->nbytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED)
-            status = STATUS_FAIL(STATUS_DATA, "%s: cannot map %s (%" PRId64 " bytes): %s", key, shard->path,
-                                 shard->nbytes, strerror(errno));
-        else
-            shard->map = map;
-    }
-    close(fd);
-    return status;
+    return check_file(shard->fd, shard->path, key, &shard->nbytes);
 }
 
 /* The size of an id by magic and version. */
-static Status check_kind(Shard *shard, const char *key) {
-    const int32_t magic = header_word(shard, 0), version = header_word(shard, 1);
+static Status check_kind(Shard *shard, const char *key, int32_t magic, int32_t version) {
     if (magic != MAGIC_U16 && magic != MAGIC_U32)
         return STATUS_FAIL(STATUS_DATA,
                            "%s: %s: magic number %" PRId32 " at byte 0 is neither %d (uint16 ids) nor %d (uint32 ids); "
@@ -93,8 +116,10 @@ static Status check_header(Shard *shard, const char *key) {
                            "%s: %s has %" PRId64 " bytes, a token shard starts with a header of %d; write it again, or "
                            "set data.format=text",
                            key, shard->path, shard->nbytes, SHARD_HEADER_NBYTES);
-    TRY(check_kind(shard, key));
-    const int64_t count = header_word(shard, 2);
+    unsigned char head[12];
+    TRY(read_at(shard, 0, head, sizeof head));
+    TRY(check_kind(shard, key, (int32_t)load_u32(head), (int32_t)load_u32(head + 4)));
+    const int64_t count = (int32_t)load_u32(head + 8);
     const int64_t expected = SHARD_HEADER_NBYTES + count * shard->id_nbytes; /* count has 32 bits */
     if (count < 0)
         return STATUS_FAIL(STATUS_DATA, "%s: %s: token count %" PRId64 " at byte 8 is negative; write the shard again",
@@ -105,7 +130,7 @@ static Status check_header(Shard *shard, const char *key) {
                            " ids of %d bytes "
                            "after %d); it was cut off or damaged: copy or write it again",
                            key, shard->path, shard->nbytes, expected, count, shard->id_nbytes, SHARD_HEADER_NBYTES);
-    shard->ids = shard->map + SHARD_HEADER_NBYTES;
+    shard->first_id = SHARD_HEADER_NBYTES;
     shard->ntokens = count;
     return STATUS_OK;
 }
@@ -124,18 +149,18 @@ static Status judge_format(const char *path, const char *key, DataFormat *format
 }
 
 static Status open_checked(Shard *shard, const char *key, DataFormat format) {
-    TRY(map_file(shard, key)); /* first: that a file is missing says more than its name */
+    TRY(open_file(shard, key)); /* first: that a file is missing says more than its name */
     TRY(judge_format(shard->path, key, &format));
     if (format == FORMAT_TOKENS)
         return check_header(shard, key);
-    shard->ids = shard->map;
+    shard->first_id = 0;
     shard->ntokens = shard->nbytes;
     shard->id_nbytes = 1;
     return STATUS_OK;
 }
 
 Status shard_open(Shard *shard, const char *path, const char *key, DataFormat format) {
-    *shard = (Shard){.path = heap_strdup(path)};
+    *shard = (Shard){.path = heap_strdup(path), .fd = -1};
     const Status status = open_checked(shard, key, format);
     if (status != STATUS_OK)
         shard_close(shard);
@@ -143,48 +168,78 @@ Status shard_open(Shard *shard, const char *path, const char *key, DataFormat fo
 }
 
 void shard_close(Shard *shard) {
-    if (shard->map)
-        munmap((void *)(uintptr_t)shard->map, (size_t)shard->nbytes);
+    if (shard->fd >= 0)
+        close(shard->fd);
     heap_free(shard->path);
-    *shard = (Shard){0};
+    *shard = (Shard){.fd = -1};
 }
 
-static Status bad_id(const Shard *shard, int64_t index, int64_t vocab_size) {
-    const int64_t offset = (shard->ids - shard->map) + index * shard->id_nbytes;
+static Status bad_id(const Shard *shard, int64_t index, uint32_t id, int64_t vocab_size) {
     return STATUS_FAIL(STATUS_DATA,
                        "%s: token %" PRId64 " (byte %" PRId64 ") has id %" PRIu32
                        ", but ids must be below vocab_size = %" PRId64
                        "; use the tokenizer of the model, or correct model.vocab_size",
-                       shard->path, index, offset, load_id(shard, index), vocab_size);
+                       shard->path, index, shard->first_id + index * shard->id_nbytes, id, vocab_size);
+}
+
+/* Reads ids [first, first + count), at most a piece, and checks them; `out` may be NULL. */
+static Status read_piece(const Shard *shard, int64_t first, int64_t count, int64_t vocab_size, int32_t *out) {
+    unsigned char piece[PIECE_NBYTES];
+    TRY(read_at(shard, shard->first_id + first * shard->id_nbytes, piece, count * shard->id_nbytes));
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t id = id_at(piece + i * shard->id_nbytes, shard->id_nbytes);
+        if (id >= vocab_size)
+            return bad_id(shard, first + i, id, vocab_size);
+        if (out != NULL)
+            out[i] = (int32_t)id;
+    }
+    return STATUS_OK;
+}
+
+static Status read_ids(const Shard *shard, int64_t first, int64_t count, int64_t vocab_size, int32_t *out) {
+    DM_ASSERT(first >= 0 && count >= 0 && count <= shard->ntokens - first);
+    const int64_t most = PIECE_NBYTES / shard->id_nbytes;
+    for (int64_t done = 0; done < count; done += most) {
+        const int64_t n = count - done < most ? count - done : most;
+        TRY(read_piece(shard, first + done, n, vocab_size, out != NULL ? out + done : NULL));
+    }
+    return STATUS_OK;
 }
 
 Status shard_check_ids(const Shard *shard, int64_t first, int64_t count, int64_t vocab_size) {
-    DM_ASSERT(first >= 0 && count >= 0 && count <= shard->ntokens - first);
-    for (int64_t i = first; i < first + count; i++)
-        if (load_id(shard, i) >= vocab_size)
-            return bad_id(shard, i, vocab_size);
-    return STATUS_OK;
+    return read_ids(shard, first, count, vocab_size, NULL);
 }
 
 Status shard_read(const Shard *shard, int64_t first, int64_t count, int64_t vocab_size, int32_t *out) {
-    TRY(shard_check_ids(shard, first, count, vocab_size));
-    for (int64_t i = 0; i < count; i++)
-        out[i] = (int32_t)load_id(shard, first + i);
+    return read_ids(shard, first, count, vocab_size, out);
+}
+
+static Status hash_piece(const Shard *shard, int64_t offset, int64_t nbytes, Sha256 *sha) {
+    unsigned char piece[SAMPLE_NBYTES];
+    TRY(read_at(shard, offset, piece, nbytes));
+    sha256_update(sha, piece, (size_t)nbytes);
     return STATUS_OK;
 }
 
-void shard_identity(const Shard *shard, Str *out) {
+static Status hash_file(const Shard *shard, Sha256 *sha) {
+    if (shard->nbytes <= SAMPLE_BLOCKS * SAMPLE_NBYTES) {
+        for (int64_t at = 0; at < shard->nbytes; at += SAMPLE_NBYTES)
+            TRY(hash_piece(shard, at, shard->nbytes - at < SAMPLE_NBYTES ? shard->nbytes - at : SAMPLE_NBYTES, sha));
+        return STATUS_OK;
+    }
+    TRY(hash_piece(shard, 0, SHARD_HEADER_NBYTES, sha));
+    const int64_t last = shard->nbytes - SAMPLE_NBYTES, gaps = SAMPLE_BLOCKS - 1;
+    for (int64_t i = 0; i < SAMPLE_BLOCKS; i++) /* i*last/gaps without overflow */
+        TRY(hash_piece(shard, last / gaps * i + last % gaps * i / gaps, SAMPLE_NBYTES, sha));
+    return STATUS_OK;
+}
+
+Status shard_identity(const Shard *shard, Str *out) {
     Sha256 sha;
     char hex[65];
     sha256_begin(&sha);
-    if (shard->nbytes <= SAMPLE_BLOCKS * SAMPLE_NBYTES) {
-        sha256_update(&sha, shard->map, (size_t)shard->nbytes);
-    } else {
-        sha256_update(&sha, shard->map, SHARD_HEADER_NBYTES);
-        const int64_t last = shard->nbytes - SAMPLE_NBYTES, gaps = SAMPLE_BLOCKS - 1;
-        for (int64_t i = 0; i < SAMPLE_BLOCKS; i++) /* i*last/gaps without overflow */
-            sha256_update(&sha, shard->map + last / gaps * i + last % gaps * i / gaps, SAMPLE_NBYTES);
-    }
+    TRY(hash_file(shard, &sha));
     sha256_end(&sha, hex);
     str_printf(out, "%s %" PRId64 " %s\n", str_base_name(shard->path), shard->nbytes, hex);
+    return STATUS_OK;
 }

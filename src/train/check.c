@@ -47,13 +47,14 @@ typedef struct Found {
 static Status check_set(const Config *c, const char *pattern, const char *key, Found *found, Str *out) {
     Dataset *dataset = NULL;
     TRY(open_set(c, pattern, key, &dataset));
-    const Status status = dataset_check_ids(dataset, 0, 1);
+    Status status = dataset_check_ids(dataset, 0, 1);
+    if (status == STATUS_OK && found)
+        status = dataset_identity(dataset, &found->identity);
     if (status == STATUS_OK) {
         str_printf(out, "%-14s %d file%s, %" PRId64 " tokens, %" PRId64 " samples, %" PRId64 " tokens in dropped tails",
                    key, dataset_file_count(dataset), dataset_file_count(dataset) == 1 ? "" : "s",
                    dataset_tokens(dataset), dataset_samples(dataset), dataset_dropped(dataset));
         if (found) {
-            dataset_identity(dataset, &found->identity);
             found->total_steps = schedule_total_steps(c, dataset_samples(dataset));
             str_printf(out, "; %" PRId64 " steps", found->total_steps);
         }

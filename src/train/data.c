@@ -49,7 +49,7 @@ Status phase_data(Session *s) {
         TRY(open_set(s, c->data.val, "data.val", &s->val));
     if (s->purpose == PURPOSE_EVAL && !s->val)
         return STATUS_FAIL(STATUS_CONFIG, "%s: --eval needs data.val", c->path);
-    dataset_identity(s->train, &s->data_identity);
+    TRY(comm_agree(s->world->comm, dataset_identity(s->train, &s->data_identity)));
     s->total_steps = schedule_total_steps(c, dataset_samples(s->train));
     choose_leaves(s);
     if (s->purpose == PURPOSE_TRAIN && s->total_steps == 0)

@@ -167,3 +167,16 @@ def test_the_record_of_the_last_job_is_kept_for_one_more(tmp_path):
     report = flight(run)
     assert report.count("closed in order") == 4 and "under way" not in report
     assert "all operations that two ranks of an axis both remember are the same" in report
+
+
+def test_a_training_file_that_shrinks_under_a_run_is_named(tmp_path):
+    text, run = tmp_path / "text.txt", tmp_path / "run"
+    text.write_bytes((ROOT / "configs/data/kjv_train.txt").read_bytes()[:200000])
+    process = start(4, f"run.dir={run}", *mesh_keys((2, 2)), *LONG, f"data.train={text}")
+    wait_for(lambda: has_step(run, 3), process)
+    ranks = ranks_of(process, 4)
+    os.truncate(text, 1000)
+    done = finish(process, timeout=60)
+    assert done.returncode == 3, done.stderr
+    assert f"{text} has 1000 bytes, but had 200000 when it was opened" in done.stderr
+    expect_nobody(ranks.values())

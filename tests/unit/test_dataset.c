@@ -153,7 +153,7 @@ static void test_identity_has_a_line_per_file(void **state) {
     write_text("i1.txt", 0, 9);
     write_text("i2.txt", 0, 12);
     assert_int_equal(open_pattern(&dataset, scratch_path(dir, "i?.txt"), 4, 256), STATUS_OK);
-    dataset_identity(dataset, &identity);
+    assert_int_equal(dataset_identity(dataset, &identity), STATUS_OK);
     assert_true(str_starts_with(identity.text, "i1.txt 9 "));
     assert_non_null(strstr(identity.text, "\ni2.txt 12 "));
     assert_int_equal(identity.text[identity.len - 1], '\n');

@@ -1,6 +1,9 @@
 /* Text and token files: what is read, and every way in which a file can be wrong. */
 #include "data/shard.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "tests/unit/bits.h"
 #include "tests/unit/scratch.h"
 
@@ -35,7 +38,7 @@ static const char *write_tokens(const char *name, uint32_t magic, uint32_t versi
 static void check_refused(const char *path, DataFormat format, const char *const *parts) {
     Shard shard;
     assert_int_equal(shard_open(&shard, path, "data.train", format), STATUS_DATA);
-    assert_null(shard.map);
+    assert_int_equal(shard.fd, -1);
     for (; *parts; parts++)
         if (!strstr(status_trail(), *parts))
             fail_msg("'%s' is not in: %s", *parts, status_trail());
@@ -56,7 +59,7 @@ static void test_text_is_its_bytes(void **state) {
     for (int i = 0; i < 5; i++)
         assert_int_equal(ids[i], bytes[i]);
     shard_close(&shard);
-    assert_null(shard.map);
+    assert_int_equal(shard.fd, -1);
 }
 
 static void test_both_token_formats_are_read(void **state) {
@@ -164,7 +167,7 @@ static void identity_of(const char *path, Str *out) {
     Shard shard;
     str_clear(out);
     assert_int_equal(shard_open(&shard, path, "data.train", FORMAT_TEXT), STATUS_OK);
-    shard_identity(&shard, out);
+    assert_int_equal(shard_identity(&shard, out), STATUS_OK);
     shard_close(&shard);
 }
 
@@ -223,6 +226,41 @@ static void test_identity_of_a_small_file_covers_all_of_it(void **state) {
     str_deinit(&second);
 }
 
+static void test_a_file_that_shrinks_is_named_where_it_ends(void **state) {
+    (void)state;
+    static unsigned char bytes[40000];
+    static int32_t ids[40000];
+    Shard shard;
+    const char *path = scratch_path(dir, "shrinks.txt");
+    scratch_write_bytes(path, bytes, sizeof bytes);
+    assert_int_equal(shard_open(&shard, path, "data.train", FORMAT_AUTO), STATUS_OK);
+    assert_int_equal(truncate(path, 20000), 0);
+    assert_int_equal(shard_read(&shard, 0, 20000, 256, ids), STATUS_OK);
+    assert_int_equal(shard_read(&shard, 0, 20001, 256, ids), STATUS_DATA);
+    assert_non_null(strstr(status_trail(), "shrinks.txt has 20000 bytes, but had 40000"));
+    Str identity = {0};
+    assert_int_equal(shard_identity(&shard, &identity), STATUS_DATA);
+    str_deinit(&identity);
+    shard_close(&shard);
+}
+
+static void test_more_files_than_descriptors_are_opened(void **state) {
+    (void)state;
+    struct rlimit before, few;
+    Shard shard[40];
+    const char *path = scratch_path(dir, "many.txt");
+    scratch_write_bytes(path, "text", 4);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = 20;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int i = 0; i < 40; i++)
+        assert_int_equal(shard_open(&shard[i], path, "data.train", FORMAT_AUTO), STATUS_OK);
+    for (int i = 0; i < 40; i++)
+        shard_close(&shard[i]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 static int make_dir(void **state) {
     (void)state;
     scratch_create(dir);
@@ -249,6 +287,8 @@ int main(void) {
         cmocka_unit_test(test_identity_is_name_size_and_content),
         cmocka_unit_test(test_identity_is_pinned),
         cmocka_unit_test(test_identity_of_a_small_file_covers_all_of_it),
+        cmocka_unit_test(test_a_file_that_shrinks_is_named_where_it_ends),
+        cmocka_unit_test(test_more_files_than_descriptors_are_opened),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -1,6 +1,5 @@
 """Two hosts with a slow link between them and the tp axis across it: the gradients of a unit travel to their tp owners while the backward
 goes on. The same engine with all gathers after the backward is slower by most of what they take."""
-import os
 from statistics import median
 
 import pytest
@@ -9,19 +8,20 @@ from helpers import TRAIN
 from mutants import PARALLEL, Mutant, build
 from test_overlap import fixture_hosts, plan  # noqa: F401  a fixture is found by its import
 
-ROUNDS = 4
+ROUNDS = 3
 ATTEMPTS = 4  # as in test_overlap
-SHARE = 0.4  # of the backward that the gathers would take alone
+SHARE = 0.6  # of the backward that the gathers would take alone
+HIDDEN = 0.3  # of the gathers, at least; a quiet machine shows 0.6 to 0.8
 
-# Large matrices, one short Newton-Schulz, and as many tokens as give the backward weight against it.
+# Wide matrices, so that a token's products outweigh its activations on the link; one short Newton-Schulz.
 CONFIG = """
-model: {family: llama, d_model: 384, n_layers: 4, n_heads: 4, n_kv_heads: 4, head_dim: 96, d_ff: 1024, vocab_size: 256,
-        max_seq_len: 256, rope_theta: 10000.0, norm_eps: 1.0e-5, tie_embeddings: false, qkv_bias: false, qk_norm: false,
+model: {family: llama, d_model: 768, n_layers: 3, n_heads: 6, n_kv_heads: 6, head_dim: 128, d_ff: 2048, vocab_size: 256,
+        max_seq_len: 512, rope_theta: 10000.0, norm_eps: 1.0e-5, tie_embeddings: false, qkv_bias: false, qk_norm: false,
         init_std: 0.02}
 mesh: {tp: 2}
 threads: 1
 optimizer: {muon: {lr: 0.02, ns: {steps: 1, restarts: []}}, adamw: {lr: 0.003}}
-batch: {global: 1, micro: 1, seq_len: 256}
+batch: {global: 1, micro: 1, seq_len: 512}
 data: {train: configs/data/kjv_train.txt}
 """
 LATE = Mutant("gathers-after-the-backward", PARALLEL, "if (unit < p->gather_next)", "if (unit < -1)", None)
@@ -52,7 +52,6 @@ def measure(hosts, config, folder, late):
     return median(took[late]), median(took[TRAIN])
 
 
-@pytest.mark.skipif(os.environ.get("DM_SLOW") != "1", reason="a measurement that needs a backward long against the limited link: DM_SLOW=1")
 def test_gathers_over_tp_hide_behind_the_backward(hosts, tmp_path):
     config = tmp_path / "overlap.yaml"
     config.write_text(CONFIG)
@@ -62,7 +61,7 @@ def test_gathers_over_tp_hide_behind_the_backward(hosts, tmp_path):
         gather = calibrate(hosts, config, folder / "free")
         after, beside = measure(hosts, config, folder, late)
         print(f"gathers {gather:.0f} ms, step {after:.0f} ms with them after the backward, {beside:.0f} ms beside it: ratio {beside / after:.3f}")
-        if after - beside >= 0.4 * gather:
+        if after - beside >= HIDDEN * gather:
             return
         hosts.limit(1e9)
     pytest.fail(f"gathers of {gather:.0f} ms: a step takes {after:.0f} ms with them after the backward, {beside:.0f} ms beside it")

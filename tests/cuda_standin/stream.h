@@ -1,0 +1,54 @@
+/* Streams and events, and the order in which queued work runs. */
+#ifndef CUDA_STANDIN_STREAM_H
+#define CUDA_STANDIN_STREAM_H
+
+#include <deque>
+
+#include "standin.h"
+
+namespace standin {
+
+struct Stream {
+    uint64_t magic;
+    int id;
+    bool nonblocking;
+    std::deque<Op *> queue;
+    uint64_t priority;
+    double patient_until; /* its communication was chosen and is waited for; 0: no */
+};
+
+struct Event {
+    uint64_t magic;
+    int id;
+    bool timing;
+    uint64_t recorded, completed; /* how often */
+    Stream *where;                /* of the last record */
+    double reached_s;
+};
+
+void streams_start();
+Stream *stream_create(unsigned flags);
+void stream_destroy(cudaStream_t stream);
+Stream *stream_of(cudaStream_t handle, const char *api); /* a fault if there is none */
+Event *event_create(unsigned flags);
+void event_destroy(cudaEvent_t event);
+Event *event_of(cudaEvent_t handle, const char *api);
+void event_record(Event *event, cudaStream_t stream, const char *api);
+void event_wait(Event *event, cudaStream_t stream, const char *api); /* on the stream */
+
+/* The host waits: runs queued work until the stream is empty, the event has been reached, nothing is queued. */
+void wait_stream(Stream *stream, const char *api);
+void wait_event(Event *event, const char *api);
+void wait_device(const char *api);
+/* The host asks: some queued work runs. */
+void poll_stream(Stream *stream, const char *api);
+void poll_event(Event *event, const char *api);
+
+/* A fault if queued work names memory of [begin, begin + nbytes). */
+void check_unused(const char *begin, size_t nbytes, const char *api);
+bool is_used(const char *begin, size_t nbytes);
+void check_queues_empty(); /* at exit */
+
+} // namespace standin
+
+#endif

@@ -355,15 +355,16 @@ def fill(place, left):
 STATE_BYTES = 4 * (2 * 256 * 64 * 3 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176) * 2 + 5 * 64 * 3)
 
 
+@pytest.mark.parametrize("background", ["true", "false"])
 @pytest.mark.parametrize("left,reason", [(STATE_BYTES // 2, "a checkpoint needs"), (STATE_BYTES + 24576, "No space left")],
                          ids=["seen before", "met while writing"])
-def test_a_full_disk_is_a_warning_until_the_last_save(left, reason, small_disk):
+def test_a_full_disk_is_a_warning_until_the_last_save(left, reason, background, small_disk):
     run = small_disk / "run"
     run_mesh((1, 2), run, "train.steps=2", "checkpoint.every=2", "optimizer.schedule.kind=constant")
     flight = sum(f.stat().st_blocks * 512 for f in (run / "flight").iterdir())  # the next start writes its own beside them
     fill(small_disk, left + flight)
-    done = run_mesh((1, 2), run, "train.steps=7", "checkpoint.every=2", "optimizer.schedule.kind=constant", "checkpoint.background=false",
-                    "log.params_hash_every=0", code=4)
+    done = run_mesh((1, 2), run, "train.steps=7", "checkpoint.every=2", "optimizer.schedule.kind=constant",
+                    f"checkpoint.background={background}", "log.params_hash_every=0", code=4)
     assert "the checkpoint of step 7 could not be saved" in done.stderr and reason in done.stderr
     said = [w for w in warnings(run) if "could not be saved, training goes on" in w]
     assert len(said) == 2 and "step 4" in said[0] and "step 6" in said[1] and all(reason in w for w in said), said

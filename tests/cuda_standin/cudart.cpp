@@ -23,6 +23,12 @@ cudaError_t keep_error(cudaError_t error, const char *api) {
     return error;
 }
 
+/* An error code that says no more than how things are; it is remembered all the same. */
+static cudaError_t answer(cudaError_t code) {
+    last_error = code;
+    return code;
+}
+
 struct CopyOp : Op {
     void *to = nullptr;
     const void *from = nullptr;
@@ -116,25 +122,29 @@ using namespace standin;
 
 /* ---- devices ---------------------------------------------------------------------------------------------------- */
 
-static int current_device;
+static thread_local int thread_device;
+
+int standin::current_device() {
+    return thread_device;
+}
 
 STANDIN_API cudaError_t cudaGetDeviceCount(int *n) {
     API_CALL(cudaErrorUnknown);
     *n = settings().devices;
-    return settings().devices != 0 ? cudaSuccess : cudaErrorNoDevice; /* an answer, not a failure */
+    return settings().devices != 0 ? cudaSuccess : answer(cudaErrorNoDevice);
 }
 
 STANDIN_API cudaError_t cudaSetDevice(int device) {
     API_CALL(cudaErrorUnknown);
     if (device < 0 || device >= settings().devices)
         return keep_error(cudaErrorInvalidDevice, __func__);
-    current_device = device;
+    thread_device = device;
     return cudaSuccess;
 }
 
 STANDIN_API cudaError_t cudaGetDevice(int *device) {
     API_CALL(cudaErrorUnknown);
-    *device = current_device;
+    *device = thread_device;
     return cudaSuccess;
 }
 
@@ -153,6 +163,7 @@ STANDIN_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int 
     properties->sharedMemPerBlock = 48 << 10;
     properties->sharedMemPerBlockOptin = 163 << 10;
     properties->pciBusID = device + 1;
+    properties->uuid.bytes[0] = (char)(device + 1);
     return cudaSuccess;
 }
 
@@ -340,7 +351,7 @@ STANDIN_API cudaError_t cudaStreamQuery(cudaStream_t stream) {
     API_CALL(cudaErrorLaunchFailure);
     Stream *s = stream_of(stream, __func__);
     poll_stream(s, __func__);
-    return s->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+    return s->queue.empty() ? cudaSuccess : answer(cudaErrorNotReady);
 }
 
 STANDIN_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -391,7 +402,7 @@ STANDIN_API cudaError_t cudaEventQuery(cudaEvent_t event) {
     API_CALL(cudaErrorLaunchFailure);
     Event *e = event_of(event, __func__);
     poll_event(e, __func__);
-    return e->completed >= e->recorded ? cudaSuccess : cudaErrorNotReady;
+    return e->completed >= e->recorded ? cudaSuccess : answer(cudaErrorNotReady);
 }
 
 STANDIN_API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) {
@@ -400,7 +411,7 @@ STANDIN_API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaE
     if (!b->timing || !e->timing || b->recorded == 0 || e->recorded == 0)
         return keep_error(cudaErrorInvalidResourceHandle, __func__);
     if (b->completed < b->recorded || e->completed < e->recorded)
-        return cudaErrorNotReady;
+        return answer(cudaErrorNotReady);
     *ms = (float)(1e3 * (e->reached_s - b->reached_s));
     return cudaSuccess;
 }

@@ -169,6 +169,7 @@ static Allocation place(size_t nbytes) {
     a.nbytes = nbytes;
     a.live = true;
     a.id = ++nallocations;
+    a.device = current_device();
     arena_next += a.mapped;
     return a;
 }

@@ -12,7 +12,7 @@ struct Allocation {
     char *user; /* what the program was given: ends with the last page, but for alignment */
     size_t nbytes;
     bool live, open;
-    int id;
+    int id, device;
 };
 
 void memory_start();

@@ -105,6 +105,8 @@ struct Op {
     void use(const void *begin, size_t nbytes);
 };
 
+int current_device(); /* of the calling thread */
+
 /* The stream takes over `op`. */
 void enqueue(cudaStream_t stream, Op *op, const char *api);
 

@@ -16,7 +16,7 @@ namespace standin {
 
 constexpr uint64_t STREAM_MAGIC = 0x53545245414dull, EVENT_MAGIC = 0x4556454e54ull;
 constexpr double PATIENCE_S = 0.02; /* a chosen communication is waited for: else the order would follow the clock */
-constexpr long SLEEP_US = 100;
+constexpr long SLEEP_US = 50, SLEEP_MAX_US = 1000;
 
 enum class Move { MOVED, WAITING, IDLE };
 
@@ -45,6 +45,7 @@ Stream *stream_create(unsigned flags) {
     Stream *s = new Stream{};
     s->magic = STREAM_MAGIC;
     s->id = nstreams++;
+    s->device = current_device();
     s->nonblocking = (flags & cudaStreamNonBlocking) != 0;
     s->priority = random_u64();
     streams.push_back(s);
@@ -275,16 +276,19 @@ static void check_hang(double since_s, const char *api) {
 
 template <class Done> static void drive(Done done, Stream *wanted, const char *api) {
     const double since_s = now_s();
+    long sleep_us = SLEEP_US;
     drivers++;
     while (!done()) {
         const Move moved = move(wanted);
         if (moved == Move::MOVED) {
             lock_yield();
+            sleep_us = SLEEP_US;
             continue;
         }
         if (moved == Move::IDLE)
             check_hang(since_s, api);
-        lock_sleep(SLEEP_US);
+        lock_sleep(sleep_us);
+        sleep_us = std::min(sleep_us * 5 / 4, SLEEP_MAX_US);
     }
     drivers--;
 }
@@ -320,11 +324,25 @@ void poll_event(Event *event, const char *api) {
     poll(event->where, api);
 }
 
+/* Streams and memory belong to the GPU that was current where they were made. */
+static void check_device(const Stream *s, const Op *op, const char *api) {
+    if (s->device != current_device())
+        fault("%s on a stream of GPU %d by a thread whose GPU is %d: every thread calls cudaSetDevice", api, s->device,
+              current_device());
+    for (const Range &r : op->ranges) {
+        const Allocation *a = find_allocation(r.begin);
+        if (a != nullptr && a->device != s->device)
+            fault("%s on GPU %d names allocation #%d, which is on GPU %d", op->what, s->device, a->id, a->device);
+    }
+}
+
 /* Work on the default stream is ordered with all blocking streams: it runs at once, after them. */
 void enqueue(cudaStream_t handle, Op *op, const char *api) {
     Stream *s = stream_of(handle, api);
     if (op->what[0] == '\0')
         op->describe("%s", api);
+    if (s != default_stream)
+        check_device(s, op, api);
     if (!anything_queued())
         last_move_s = now_s();
     s->queue.push_back(op);

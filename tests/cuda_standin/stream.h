@@ -11,6 +11,7 @@ namespace standin {
 struct Stream {
     uint64_t magic;
     int id;
+    int device;
     bool nonblocking;
     std::deque<Op *> queue;
     uint64_t priority;

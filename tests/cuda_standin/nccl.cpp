@@ -1,0 +1,405 @@
+/* Stand-in for libnccl.so.2 on one machine. Stricter than NCCL: a communicator lives on one stream, nothing is
+ * buffered, sizes, types and kinds must agree on both sides. */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <algorithm>
+
+#include "transfer.h"
+
+using namespace standin;
+
+#define NCCL_CALL(error)                                                                                               \
+    const ApiCall call(__func__, __builtin_return_address(0));                                                         \
+    if (call.fails)                                                                                                    \
+    return error
+
+/* ---- communicators ---------------------------------------------------------------------------------------------- */
+
+STANDIN_API ncclResult_t ncclGetVersion(int *version) {
+    NCCL_CALL(ncclInternalError);
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+    NCCL_CALL(ncclSystemError);
+    unsigned long long number = 0;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        return ncclSystemError;
+    *id = {};
+    snprintf(id->internal, sizeof id->internal, "/dm-standin.%016llx", number);
+    return ncclSuccess;
+}
+
+static bool has_met(ncclComm *comm) {
+    if (!comm->met && comm->shared->arrived() >= comm->size) {
+        comm->met = true;
+        comm->shared->forget_name();
+    }
+    return comm->met;
+}
+
+/* Waits for something that the other ranks do, with the lock given up. */
+template <class Done> static void wait_for_ranks(Done done, const char *api, const char *what) {
+    const double since_s = now_s();
+    while (!done()) {
+        if (now_s() - since_s > settings().hang_s)
+            fault("%s: %s for %.0f s", api, what, settings().hang_s);
+        lock_sleep(200);
+    }
+}
+
+static ncclResult_t comm_open(ncclComm **out, const std::string &name, int size, int rank, bool blocking) {
+    ncclComm *comm = new ncclComm{};
+    comm->size = size;
+    comm->rank = rank;
+    comm->name = name;
+    comm->shared = std::make_unique<Shared>(name, size, rank, current_device());
+    if (!comm->shared->is_open()) {
+        delete comm;
+        note_error("ncclCommInitRank");
+        return ncclSystemError;
+    }
+    leak_count("communicators", 1);
+    *out = comm;
+    if (!blocking)
+        return has_met(comm) ? ncclSuccess : ncclInProgress;
+    wait_for_ranks([comm] { return has_met(comm); }, "ncclCommInitRank", "not all ranks have come");
+    if (comm->shared->devices_differ())
+        return ncclSuccess;
+    note_error("ncclCommInitRank"); /* NCCL takes one rank per GPU */
+    return ncclInvalidUsage;
+}
+
+static bool is_blocking(const ncclConfig_t *config) {
+    return config == nullptr || config->blocking != 0; /* undefined: blocking */
+}
+
+static ncclResult_t check_ranks(int size, int rank, const char *api) {
+    if (rank >= 0 && rank < size)
+        return ncclSuccess;
+    note_error(api);
+    return ncclInvalidArgument;
+}
+
+STANDIN_API ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank) {
+    NCCL_CALL(ncclSystemError);
+    if (check_ranks(size, rank, __func__) != ncclSuccess)
+        return ncclInvalidArgument;
+    return comm_open(comm, id.internal, size, rank, true);
+}
+
+STANDIN_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank,
+                                                ncclConfig_t *config) {
+    NCCL_CALL(ncclSystemError);
+    if (check_ranks(size, rank, __func__) != ncclSuccess)
+        return ncclInvalidArgument;
+    return comm_open(comm, id.internal, size, rank, is_blocking(config));
+}
+
+static void check_comm(ncclComm *comm, const char *api) {
+    if (comm == nullptr || comm->shared == nullptr)
+        fault("%s: the communicator was destroyed, or is none", api);
+    if (!has_met(comm))
+        fault("%s: the communicator's ranks have not all come yet", api);
+}
+
+/* All ranks offer colour and key; nobody offers for the next split before all have read this one's. */
+STANDIN_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+    NCCL_CALL(ncclSystemError);
+    check_comm(comm, __func__);
+    const int round = ++comm->nsplits;
+    Shared *shared = comm->shared.get();
+    const auto all = [comm, shared](std::atomic<int> SplitSlot::*counter, int least) {
+        for (int r = 0; r < comm->size; r++) {
+            if ((shared->split_slot(r)->*counter).load() < least)
+                return false;
+        }
+        return true;
+    };
+    wait_for_ranks([&] { return all(&SplitSlot::seen, round - 1); }, __func__, "not all ranks have come");
+    SplitSlot *mine = shared->split_slot(comm->rank);
+    mine->color = color;
+    mine->key = key;
+    mine->brought = round;
+    wait_for_ranks([&] { return all(&SplitSlot::brought, round); }, __func__, "not all ranks have come");
+    int size = 0, rank = 0;
+    for (int r = 0; r < comm->size; r++) {
+        const SplitSlot *other = shared->split_slot(r);
+        size += other->color == color;
+        rank += other->color == color && (other->key < key || (other->key == key && r < comm->rank));
+    }
+    mine->seen = round;
+    *out = nullptr;
+    if (color == NCCL_SPLIT_NOCOLOR)
+        return ncclSuccess;
+    const std::string name = comm->name + "." + std::to_string(round) + "." + std::to_string(color);
+    return comm_open(out, name, size, rank, is_blocking(config));
+}
+
+/* The structure stays, so that a late use is known for what it is. */
+static void comm_close(ncclComm *comm) {
+    comm->shared.reset();
+    leak_count("communicators", -1);
+}
+
+STANDIN_API ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    NCCL_CALL(ncclInternalError);
+    check_comm(comm, __func__);
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    const Lock lock;
+    if (comm == nullptr)
+        return ncclSuccess;
+    check_comm(comm, __func__);
+    if (comm->finished != comm->issued)
+        fault("ncclCommDestroy: %d of the communicator's operations have not ended",
+              (int)(comm->issued - comm->finished));
+    comm_close(comm);
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    const Lock lock;
+    if (comm == nullptr)
+        return ncclSuccess;
+    comm->aborted = true; /* what is queued ends without having been done */
+    comm_close(comm);
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
+    NCCL_CALL(ncclInternalError);
+    *error = has_met(comm) ? ncclSuccess : ncclInProgress;
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclCommCount(const ncclComm_t comm, int *size) {
+    NCCL_CALL(ncclInternalError);
+    *size = comm->size;
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank) {
+    NCCL_CALL(ncclInternalError);
+    *rank = comm->rank;
+    return ncclSuccess;
+}
+
+STANDIN_API const char *ncclGetErrorString(ncclResult_t result) {
+    static const char *const texts[] = {
+        "no error",         "unhandled cuda error", "unhandled system error", "internal error",
+        "invalid argument", "invalid usage",        "remote process exited",  "NCCL operation in progress"};
+    return (size_t)result < sizeof texts / sizeof *texts ? texts[result] : "unknown result code";
+}
+
+STANDIN_API const char *ncclGetLastError(ncclComm_t) {
+    return failure_injected() ? "a failure that was asked for" : "";
+}
+
+/* ---- groups ----------------------------------------------------------------------------------------------------- */
+
+static thread_local int group_depth;
+static thread_local std::vector<Transfer *> group;
+
+static void describe(Transfer *t) {
+    if (t->collective || t->parts.empty())
+        return;
+    const Part &p = t->parts[0];
+    char more[40] = "";
+    if (t->parts.size() > 1)
+        snprintf(more, sizeof more, " and %zu more", t->parts.size() - 1);
+    t->describe("ncclGroup on %s: %s rank %d, %zu bytes%s", t->comm->name.c_str() + 1,
+                p.sending ? "send to" : "receive from", p.peer, (size_t)p.message.nbytes, more);
+}
+
+static void enqueue_group() {
+    if (group_depth != 0)
+        return;
+    std::vector<Transfer *> all;
+    all.swap(group);
+    for (Transfer *t : all) {
+        describe(t);
+        enqueue(t->stream, t, "nccl");
+    }
+}
+
+STANDIN_API ncclResult_t ncclGroupStart() {
+    NCCL_CALL(ncclInternalError);
+    group_depth++;
+    leak_count("open groups", 1);
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclGroupEnd() {
+    NCCL_CALL(ncclInternalError);
+    if (group_depth == 0)
+        fault("ncclGroupEnd without ncclGroupStart");
+    group_depth--;
+    leak_count("open groups", -1);
+    enqueue_group();
+    return ncclSuccess;
+}
+
+static Transfer *new_transfer(ncclComm *comm, cudaStream_t stream, const char *api) {
+    check_comm(comm, api);
+    if (comm->used && comm->stream != stream)
+        fault("%s: communicator %s was used on another stream before", api, comm->name.c_str() + 1);
+    comm->used = true;
+    comm->stream = stream;
+    Transfer *t = new Transfer(comm, stream);
+    group.push_back(t);
+    return t;
+}
+
+/* Sends and receives of one group and communicator are one operation. */
+static Transfer *point_to_point(ncclComm *comm, cudaStream_t stream, const char *api) {
+    for (Transfer *t : group) {
+        if (t->comm == comm && !t->collective && t->stream == stream)
+            return t;
+    }
+    return new_transfer(comm, stream, api);
+}
+
+static Transfer *new_collective(ncclComm *comm, cudaStream_t stream, size_t nbytes, const char *api) {
+    Transfer *t = new_transfer(comm, stream, api);
+    t->collective = true;
+    t->describe("%s on %s of %zu bytes", api, comm->name.c_str() + 1, nbytes);
+    count("bytes", api, (int64_t)nbytes);
+    return t;
+}
+
+static void use_buffer(Transfer *t, const char *api, const char *argument, const void *p, size_t nbytes) {
+    check_device_range(api, argument, p, nbytes);
+    t->use(p, nbytes);
+}
+
+static Message message_of(size_t nbytes, ncclDataType_t type, Kind kind, int detail) {
+    Message m = {};
+    m.nbytes = nbytes;
+    m.type = type;
+    m.kind = kind;
+    m.detail = detail;
+    return m;
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------------- */
+
+static ncclResult_t add_message(bool sending, const void *p, size_t nbytes, ncclDataType_t type, int peer, Transfer *t,
+                                const char *api) {
+    if (check_ranks(t->comm->size, peer, api) != ncclSuccess)
+        return ncclInvalidArgument;
+    use_buffer(t, api, "buffer", p, nbytes);
+    t->add_part(sending, peer, p, message_of(nbytes, type, Kind::POINT_TO_POINT, 0));
+    count("bytes", api, (int64_t)nbytes);
+    enqueue_group();
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclSend(const void *p, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                                  cudaStream_t stream) {
+    NCCL_CALL(ncclInternalError);
+    return add_message(true, p, n * type_size(type), type, peer, point_to_point(comm, stream, __func__), __func__);
+}
+
+STANDIN_API ncclResult_t ncclRecv(void *p, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                                  cudaStream_t stream) {
+    NCCL_CALL(ncclInternalError);
+    return add_message(false, p, n * type_size(type), type, peer, point_to_point(comm, stream, __func__), __func__);
+}
+
+STANDIN_API ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root,
+                                       ncclComm_t comm, cudaStream_t stream) {
+    NCCL_CALL(ncclInternalError);
+    const size_t nbytes = n * type_size(type);
+    Transfer *t = new_collective(comm, stream, nbytes, __func__);
+    if (check_ranks(comm->size, root, __func__) != ncclSuccess)
+        return ncclInvalidArgument;
+    use_buffer(t, __func__, "output", out, nbytes);
+    const Message message = message_of(nbytes, type, Kind::BROADCAST, root);
+    if (comm->rank != root) {
+        t->add_part(false, root, out, message);
+    } else {
+        use_buffer(t, __func__, "input", in, nbytes);
+        for (int r = 0; r < comm->size; r++) {
+            if (r != root)
+                t->add_part(true, r, in, message);
+        }
+        t->finish = [=] { memmove(out, in, nbytes); };
+    }
+    enqueue_group();
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t comm,
+                                       cudaStream_t stream) {
+    NCCL_CALL(ncclInternalError);
+    const size_t nbytes = n * type_size(type);
+    Transfer *t = new_collective(comm, stream, nbytes, __func__);
+    use_buffer(t, __func__, "input", in, nbytes);
+    use_buffer(t, __func__, "output", out, nbytes * (size_t)comm->size);
+    const Message message = message_of(nbytes, type, Kind::ALL_GATHER, 0);
+    char *own = (char *)out + nbytes * (size_t)comm->rank;
+    if (in != own && (const char *)in + nbytes > (char *)out && in < (char *)out + nbytes * (size_t)comm->size)
+        fault("ncclAllGather: the input lies in the output, and not at its rank's place");
+    for (int r = 0; r < comm->size; r++) {
+        if (r == comm->rank)
+            continue;
+        t->add_part(true, r, in, message);
+        t->add_part(false, r, (char *)out + nbytes * (size_t)r, message);
+    }
+    t->finish = [=] { memmove(own, in, nbytes); };
+    enqueue_group();
+    return ncclSuccess;
+}
+
+/* Everyone sends everyone the part that the other reduces, `stride` bytes apart: 0 for an all-reduce. */
+static void add_reduction(Transfer *t, const char *in, void *out, size_t n, size_t stride, const Message &message) {
+    ncclComm *comm = t->comm;
+    const size_t nbytes = message.nbytes;
+    auto others = std::make_shared<std::vector<std::vector<char>>>((size_t)comm->size);
+    std::vector<const char *> from;
+    for (int r = 0; r < comm->size; r++) {
+        std::vector<char> &theirs = (*others)[(size_t)r];
+        if (r == comm->rank) {
+            from.push_back(in + stride * (size_t)r);
+            continue;
+        }
+        theirs.resize(nbytes);
+        from.push_back(theirs.data());
+        t->add_part(true, r, in + stride * (size_t)r, message);
+        t->add_part(false, r, theirs.data(), message);
+    }
+    t->finish = [=] { /* `others` lives as long as this */
+                      (void)others;
+                      reduce(out, from, n, (ncclDataType_t)message.type, (ncclRedOp_t)message.detail);
+    };
+}
+
+STANDIN_API ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                                       ncclComm_t comm, cudaStream_t stream) {
+    NCCL_CALL(ncclInternalError);
+    const size_t nbytes = n * type_size(type);
+    Transfer *t = new_collective(comm, stream, nbytes, __func__);
+    use_buffer(t, __func__, "input", in, nbytes);
+    use_buffer(t, __func__, "output", out, nbytes);
+    add_reduction(t, (const char *)in, out, n, 0, message_of(nbytes, type, Kind::ALL_REDUCE, op));
+    enqueue_group();
+    return ncclSuccess;
+}
+
+STANDIN_API ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                                           ncclComm_t comm, cudaStream_t stream) {
+    NCCL_CALL(ncclInternalError);
+    const size_t nbytes = n * type_size(type);
+    Transfer *t = new_collective(comm, stream, nbytes, __func__);
+    use_buffer(t, __func__, "input", in, nbytes * (size_t)comm->size);
+    use_buffer(t, __func__, "output", out, nbytes);
+    add_reduction(t, (const char *)in, out, n, nbytes, message_of(nbytes, type, Kind::REDUCE_SCATTER, op));
+    enqueue_group();
+    return ncclSuccess;
+}

@@ -7,17 +7,20 @@ build=build/fuzz
 flags=(-std=c17 -D_GNU_SOURCE -g -O1 -ffp-contract=off -fno-math-errno -fsanitize=address,undefined -fno-sanitize-recover=all
        -Isrc -I. -pthread -DDM_ISA=generic -DDM_ISA_generic=1)
 mkdir -p "$build"
-sources=(src/base/*.c src/config/*.c src/data/*.c src/checkpoint/{safetensors,safetensors_write,manifest,manifest_write,manifest_verify,run_log}.c)
+sources=(src/{base,config,data,checkpoint}/*.c)
 objects=()
 for source in "${sources[@]}"; do
     object=$build/$(echo "${source%.c}" | tr / _).o
     [ "$object" -nt "$source" ] || clang "${flags[@]}" -fsanitize=fuzzer-no-link -c "$source" -o "$object"
     objects+=("$object")
 done
+library=$build/libfuzzed.a # a target takes from it what it reaches
+rm -f "$library"
+ar rcs "$library" "${objects[@]}"
 run() {
     local name=$1 kept=tests/fuzz/corpus/$1 grown=$build/corpus-$1
     mkdir -p "$kept" "$grown"
-    clang "${flags[@]}" -fsanitize=fuzzer "tests/fuzz/$name.c" "${objects[@]}" -lyaml -lcjson -lm -o "$build/$name"
+    clang "${flags[@]}" -fsanitize=fuzzer "tests/fuzz/$name.c" "$library" -lyaml -lcjson -lm -o "$build/$name"
     "$build/$name" -max_total_time="$seconds" -max_len=8192 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
         -artifact_prefix="$build/finding-$name-" "$grown" "$kept" >"$build/$name.log" 2>&1 ||
         { tail -40 "$build/$name.log"; return 1; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares two runs, bit for bit, by their log.jsonl: the loss of every step and evaluation, and the hashes of all
+"""Compares two runs, bit for bit, by their directories or log.jsonl: the loss of every step and evaluation, and the hashes of all
 parameters where both runs logged them.
 
 Prints the first record that differs and by how many ulp, and what only one run has.
@@ -58,6 +58,7 @@ def read_line(line: str) -> tuple[Key, Record] | None:
 
 
 def read_log(path: Path) -> dict[Key, Record]:
+    path = path / "log.jsonl" if path.is_dir() else path
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -140,8 +141,8 @@ def compare(path_a: Path, path_b: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("a", type=Path, help="log.jsonl of one run")
-    parser.add_argument("b", type=Path, help="log.jsonl of the other")
+    parser.add_argument("a", type=Path, help="directory or log.jsonl of one run")
+    parser.add_argument("b", type=Path, help="of the other")
     args = parser.parse_args()
     try:
         return compare(args.a, args.b)

@@ -59,7 +59,7 @@ static void *write_set(void *arg) {
     SaveReport *report = &s->report;
     const int64_t start = clock_ns();
     status_trail_clear();
-    report->status = writer_run(&s->options, s->comm, &s->snapshot, &report->state, &report->nbytes);
+    report->status = writer_run(&s->options, s->comm, &s->snapshot, report);
     report->write_ms = clock_ms_since(start);
     if (report->status != STATUS_OK)
         str_format(report->trail, sizeof report->trail, "%.4000s", status_trail());

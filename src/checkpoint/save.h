@@ -30,6 +30,7 @@ typedef struct SaveReport {
     Status status;
     char trail[4096];                  /* when it failed */
     char dir[1200];                    /* when it worked */
+    char unpruned[1200];               /* rank 0, when it worked: why older sets were not removed; empty: they were */
     int64_t nbytes;                    /* of all files */
     double copy_ms, write_ms, wait_ms; /* copying the state; writing; waiting for the save before */
 } SaveReport;

@@ -157,7 +157,7 @@ static Status write_index(const char *dir, const SetTensors *set) {
     return status;
 }
 
-/* Rank 0: the small files, the manifest, the rename, the older sets. */
+/* Rank 0: the small files, the manifest, the rename. */
 static Status complete(const SaverOptions *options, const char *dir, const SetTensors *set, const SaveState *state,
                        Manifest *manifest) {
     const Config *config = options->config;
@@ -181,8 +181,14 @@ static Status complete(const SaverOptions *options, const char *dir, const SetTe
     manifest->config_yaml = yaml.text;
     manifest->data_identity = heap_strdup(options->data_identity);
     TRY(manifest_write(dir, manifest));
-    TRY(set_commit(options->run_dir, state->step));
-    return set_prune(options->run_dir, options->run_id, config->checkpoint.keep, state->step);
+    return set_commit(options->run_dir, state->step);
+}
+
+/* Rank 0: the new set is there, whatever becomes of the older ones. */
+static void prune(const SaverOptions *options, SaveReport *report) {
+    if (set_prune(options->run_dir, options->run_id, options->config->checkpoint.keep, report->state.step) != STATUS_OK)
+        str_format(report->unpruned, sizeof report->unpruned, "%.1100s", status_trail());
+    status_trail_clear();
 }
 
 static Status begin_set(const SaverOptions *options, const Snapshot *snapshot, const SaveState *state) {
@@ -201,9 +207,9 @@ static void discard(const SaverOptions *options) {
     heap_free(why);
 }
 
-Status writer_run(const SaverOptions *options, Comm *comm, const Snapshot *snapshot, const SaveState *state,
-                  int64_t *nbytes) {
+Status writer_run(const SaverOptions *options, Comm *comm, const Snapshot *snapshot, SaveReport *report) {
     const int rank = comm_rank(comm);
+    const SaveState *state = &report->state;
     char dir[SET_PATH];
     set_temporary_path(dir, options->run_dir, state->step);
     TRY(comm_agree(comm, rank == 0 ? begin_set(options, snapshot, state) : STATUS_OK));
@@ -219,11 +225,12 @@ Status writer_run(const SaverOptions *options, Comm *comm, const Snapshot *snaps
             status = complete(options, dir, snapshot->set, state, &manifest);
         status = comm_agree(comm, status);
     }
-    if (status != STATUS_OK && rank == 0)
+    if (rank == 0 && status != STATUS_OK)
         discard(options);
-    *nbytes = 0;
+    else if (rank == 0)
+        prune(options, report);
     for (int f = 0; f < manifest.file_count; f++)
-        *nbytes += manifest.file[f].nbytes;
+        report->nbytes += manifest.file[f].nbytes;
     manifest_deinit(&manifest);
     heap_free(written.tensor);
     return status;

@@ -6,9 +6,8 @@
 #include "checkpoint/save.h"
 #include "checkpoint/snapshot.h"
 
-/* Collective over `comm` (host calls, agreement): temporary directory, files, trailer, rename, pruning. nbytes: of all
- * files. */
-DM_NODISCARD Status writer_run(const SaverOptions *options, Comm *comm, const Snapshot *snapshot,
-                               const SaveState *state, int64_t *nbytes);
+/* Collective over `comm` (host calls, agreement): temporary directory, files, trailer, rename, pruning. Fills in the
+ * report's nbytes and unpruned. */
+DM_NODISCARD Status writer_run(const SaverOptions *options, Comm *comm, const Snapshot *snapshot, SaveReport *report);
 
 #endif

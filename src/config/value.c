@@ -250,8 +250,8 @@ static const Node *set_time(const KeySpec *spec, Config *config, const Node *nod
     if (node->kind != NODE_SCALAR || node_is_empty(node))
         return check_text(spec, node, why);
     const double seconds = node->text[0] == '\0' ? 0 : time_seconds(node->text);
-    if (seconds < 0 || strlen(node->text) >= spec->width) {
-        str_append(why, "must be a time \"H:MM:SS\", for example \"3:55:00\", or \"\" for no limit");
+    if (seconds < 0 || (seconds == 0 && node->text[0] != '\0') || strlen(node->text) >= spec->width) {
+        str_append(why, "must be a time \"H:MM:SS\" above 0, for example \"3:55:00\", or \"\" for no limit");
         return node;
     }
     set_text(field_of(spec, config), spec->width, node->text);

@@ -58,6 +58,7 @@ static Status record_start(Loop *loop) {
     TRY(metrics_start(loop->metrics, &(StartMetrics){.run_id = s->start.run_id,
                                                      .version = DMUON_VERSION,
                                                      .device = device_name(s->device),
+                                                     .device_reason = s->choice.why,
                                                      .config = &s->config,
                                                      .params = &s->params,
                                                      .plan = &s->plan,
@@ -132,26 +133,30 @@ static Status run_sample(Loop *loop) {
     return status;
 }
 
+static Status warn_of_save(Loop *loop, const SaveReport *r, const char *what, const char *why) {
+    Str text = {0};
+    str_printf(&text, "the checkpoint of step %lld %s: %s", (long long)r->state.step, what, why);
+    const Status status = metrics_warning(loop->metrics, loop->session->progress.step, text.text);
+    str_deinit(&text);
+    return status;
+}
+
 /* What became of a finished save: a record, or a warning. `must` = the run depends on it. */
 static Status report_save(Loop *loop, const SaveReport *r, bool must) {
     budget_saw_save(&loop->budget, (r->copy_ms + r->write_ms) * 1e-3);
     if (r->status != STATUS_OK && must)
         return STATUS_FAIL(STATUS_CHECKPOINT, "the checkpoint of step %lld could not be saved: %s",
                            (long long)r->state.step, r->trail);
-    if (r->status != STATUS_OK) {
-        Str text = {0};
-        str_printf(&text, "the checkpoint of step %lld could not be saved, training goes on: %s",
-                   (long long)r->state.step, r->trail);
-        const Status status = metrics_warning(loop->metrics, loop->session->progress.step, text.text);
-        str_deinit(&text);
-        return status;
-    }
-    return metrics_checkpoint(loop->metrics, &(CheckpointMetrics){.step = r->state.step,
-                                                                  .dir = r->dir,
-                                                                  .nbytes = r->nbytes,
-                                                                  .copy_ms = r->copy_ms,
-                                                                  .write_ms = r->write_ms,
-                                                                  .save_wait_ms = r->wait_ms});
+    if (r->status != STATUS_OK)
+        return warn_of_save(loop, r, "could not be saved, training goes on", r->trail);
+    TRY(metrics_checkpoint(loop->metrics, &(CheckpointMetrics){.step = r->state.step,
+                                                               .dir = r->dir,
+                                                               .nbytes = r->nbytes,
+                                                               .copy_ms = r->copy_ms,
+                                                               .write_ms = r->write_ms,
+                                                               .save_wait_ms = r->wait_ms}));
+    return r->unpruned[0] == '\0' ? STATUS_OK
+                                  : warn_of_save(loop, r, "was saved, but older ones were not removed", r->unpruned);
 }
 
 /* Saves the present step. `last`: waits for the result and fails with it. */

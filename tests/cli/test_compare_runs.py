@@ -39,6 +39,14 @@ def test_equal_runs_are_equal_whatever_their_times(tmp_path):
     assert result.stdout == "equal: 3 steps, 1 evaluations, 0 hashes of all parameters\n"
 
 
+def test_a_run_is_named_by_its_directory_too(tmp_path):
+    for name, losses in (("one", (3.5, 3.25)), ("two", (3.5, 3.25)), ("other", (3.5, 3.0))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in run_of(*losses)))
+    run = lambda b: subprocess.run([sys.executable, str(SCRIPT), str(tmp_path / "one"), str(tmp_path / b)], capture_output=True, check=False)
+    assert run("two").returncode == 0 and run("other").returncode == 1
+
+
 def test_the_first_difference_is_named_with_its_ulps(tmp_path):
     result = compare(tmp_path, run_of(3.5, 3.0, 2.5), run_of(3.5, 3.0000005, 2.0))
     assert result.returncode == 1

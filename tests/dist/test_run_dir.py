@@ -2,13 +2,16 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 
-from helpers import (ROOT, SLOW, finish, mesh_keys, records, run_mesh, set_dir, set_names, start, steps, train, tree)
+from helpers import (ROOT, SLOW, STOPPED, finish, mesh_keys, records, run_mesh, set_dir, set_names, start, steps, train, tree,
+                     wait_for, warnings)
 
 KEYS = ["threads=1", "optimizer.schedule.kind=constant", "checkpoint.every=2"]
 LAST = 40
@@ -123,3 +126,31 @@ def test_a_run_that_ends_leaves_nothing_but_its_files(tmp_path):
     save, = records(run, "checkpoint")
     assert save["step"] == 2 and save["save_wait_ms"] >= 0
     assert save["bytes"] == sum(p.stat().st_size for p in set_dir(run, 2).iterdir()) - (set_dir(run, 2) / "trainer.json").stat().st_size
+
+
+def test_an_older_set_that_cannot_be_removed_is_a_warning_and_no_failed_save(tmp_path):
+    run = tmp_path / "run"
+    process = start(1, f"run.dir={run}", *mesh_keys((1, 1)), "threads=1", "train.steps=100000", "optimizer.schedule.kind=constant",
+                    "checkpoint.every=2", "checkpoint.keep=1", "data.val=")
+    wait_for(lambda: set_dir(run, 2).exists(), process)
+    os.kill(process.pid, signal.SIGSTOP)
+    (stuck,) = [set_dir(run, int(name[5:])) / "stuck" for name in set_names(run) if name.startswith("step-")][-1:]
+    stuck.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(stuck)], capture_output=True, text=True, check=False)
+    try:
+        os.kill(process.pid, signal.SIGCONT)
+        if mounted.returncode != 0:
+            process.kill()
+            finish(process)
+            pytest.skip(f"no mount of our own: {mounted.stderr.strip()}")
+        wait_for(lambda: "were not removed" in (run / "log.jsonl").read_text(), process)
+        os.kill(process.pid, signal.SIGUSR1)
+        done = finish(process)
+        assert done.returncode == STOPPED, done.stderr
+        (warning,) = [w for w in warnings(run) if "older ones were not removed" in w]
+        saved = int(re.match(r"the checkpoint of step (\d+) was saved", warning)[1])
+        assert "stuck" in warning and saved in [r["step"] for r in records(run, "checkpoint")], warning
+        assert f"step-{max(steps(run)):08d}" in set_names(run)
+    finally:
+        for place in tmp_path.rglob("stuck"):
+            subprocess.run(["umount", "-l", str(place)], check=False)

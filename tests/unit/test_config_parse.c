@@ -100,6 +100,7 @@ static void test_wrong_types_are_refused(void **state) {
         {"train: {max_wall_time: 3:60:00}", "must be a time \"H:MM:SS\""},
         {"train: {max_wall_time: 3:5:00}", "must be a time \"H:MM:SS\""},
         {"train: {max_wall_time: 3600}", "must be a time \"H:MM:SS\""},
+        {"train: {max_wall_time: 0:00:00}", "above 0"},
         {"train: {max_wall_time: 1:00:00:00}", "must be a time \"H:MM:SS\""},
         {"log: {trace_steps: [1,\n 0]}", "a.yaml:5: log.trace_steps = [1, 0]: must be at least 1"},
         {"parallel: {tp_buffer_reuse: on}", "must be one of off, gather, scatter, all"},

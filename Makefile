@@ -1,11 +1,11 @@
-# dmuon-train: one Makefile, not recursive. Options: DEBUG=1, SAN=address,undefined, V=1.
+# dmuon-train: one Makefile, not recursive. Options: CUDA=1, DEBUG=1, SAN=address,undefined, V=1.
 # One build directory per combination of options, so objects never mix.
 
 CC      = gcc
 COMMA  := ,
-VARIANT = $(if $(DEBUG),debug,release)$(if $(SAN),-$(subst $(COMMA),-,$(SAN)))
+VARIANT = $(if $(DEBUG),debug,release)$(if $(CUDA),-cuda)$(if $(SAN),-$(subst $(COMMA),-,$(SAN)))
 BUILD   = build/$(VARIANT)
-BINDIR  = $(if $(DEBUG)$(SAN),$(BUILD)/bin,bin)
+BINDIR  = $(if $(CUDA)$(DEBUG)$(SAN),$(BUILD)/bin,bin)
 PREFIX ?= /usr/local
 # Debian's own python: the one that python3-pytest and python3-numpy are installed for.
 PYTHON ?= /usr/bin/python3
@@ -14,9 +14,20 @@ Q       = $(if $(V),,@)
 WARN    = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wmissing-prototypes -Werror
 OPT     = $(if $(DEBUG),-O1,-O3) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 # -ffp-contract=off: a fused multiply-add is always written out (README, "Numerics").
-CFLAGS  = -std=c17 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(WARN) -Isrc -I. -pthread
+CFLAGS  = -std=c17 -D_GNU_SOURCE -g $(OPT) -ffp-contract=off -fno-math-errno $(WARN) -Isrc -I. -pthread $(if $(CUDA),-DDM_CUDA)
 MPI_CFLAGS = $(shell pkg-config --cflags ompi-c 2>/dev/null | sed 's/-I/-isystem /g')
-LIBS    = $(shell pkg-config --libs ompi-c) -lyaml -lcjson -lm
+LIBS    = $(shell pkg-config --libs ompi-c) -lyaml -lcjson -lm $(if $(CUDA),$(CUDA_LIBS))
+
+# The CUDA backend: NVIDIA's toolkit and NCCL are not Debian's. The run-time library is a shared one, found through RUNPATH,
+# so that LD_LIBRARY_PATH can name another. One release is built and tested.
+CUDA_HOME   ?= /usr/local/cuda
+CUDA_RELEASE = 13.0
+CUDA_LIBS    = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--enable-new-dtags -lcudart -lnccl
+NVCC         = $(CUDA_HOME)/bin/nvcc
+# Exact arithmetic as on the CPU; code for sm_80 and sm_90, and PTX of the latter for newer ones.
+NVCCFLAGS    = -std=c++17 -O3 --fmad=false --ftz=false --prec-div=true --prec-sqrt=true -I. -t 2 -Wno-deprecated-gpu-targets \
+               -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90] \
+               -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
 
 DEBS    = gcc libc6-dev pkg-config libopenmpi-dev openmpi-bin openssh-client libyaml-dev libcjson-dev libcmocka-dev \
           python3 python3-pytest python3-numpy
@@ -26,12 +37,14 @@ DEBS_BENCH = libopenblas-dev
 DEBS_FUZZ = clang libclang-rt-14-dev
 DEBS_SLURM = slurm-wlm munge
 
-SRC     = $(sort $(wildcard src/*/*.c))
+CUDA_SRC = $(sort $(wildcard src/device/cuda*.c src/comm/nccl.c))
+SRC     = $(sort $(if $(CUDA),$(wildcard src/*/*.c),$(filter-out $(CUDA_SRC),$(wildcard src/*/*.c))))
 KERNELS = $(sort $(wildcard kernels/cpu/*.c))
 ISAS    = generic avx2 avx512
 MAINS   = src/cli/train_main.c src/cli/ckpt_main.c
 OBJ     = $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(MAINS),$(SRC))) \
-          $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(KERNELS)))
+          $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(KERNELS))) \
+          $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%.o,$(sort $(wildcard kernels/cuda/*.cu))))
 LIB     = $(BUILD)/libdmuon.a
 UNIT    = $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(sort $(wildcard tests/unit/test_*.c)))
 DIST    = $(patsubst tests/dist/%.c,$(BUILD)/dist/%,$(sort $(wildcard tests/dist/*.c)))
@@ -60,10 +73,24 @@ deps-fuzz:
 deps-slurm:
 	$(Q)[ "$$(id -u)" -ne 0 ] || scripts/install_deps.sh $(DEBS_SLURM) || echo "no Slurm: tests/dist/test_slurm.py will be skipped"
 
+FOREIGN = $(if $(filter src/comm/% tests/dist/% tests/cuda/%,$<),$(MPI_CFLAGS)) $(if $(filter $(CUDA_SRC),$<),-isystem $(CUDA_HOME)/include)
 $(BUILD)/%.o: %.c | deps
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "CC $<")
-	$(Q)$(CC) $(CFLAGS) $(if $(filter src/comm/% tests/dist/%,$<),$(MPI_CFLAGS)) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS) $(FOREIGN) -MMD -MP -c $< -o $@
+
+$(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu | deps cuda-release
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "NVCC $<")
+	$(Q)$(NVCC) $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+.PHONY: cuda-release
+cuda-release:
+	@[ -x $(NVCC) ] || { echo "CUDA=1 needs $(NVCC), which is not there: install the CUDA toolkit $(CUDA_RELEASE), or set CUDA_HOME" >&2; exit 1; }
+	@$(NVCC) --version | grep -q 'release $(CUDA_RELEASE),' || \
+	    { echo "CUDA=1 is built with toolkit $(CUDA_RELEASE) only, and $(NVCC) is another: set CUDA_HOME" >&2; exit 1; }
+	@[ -f $(CUDA_HOME)/include/nccl.h ] || { echo "CUDA=1 needs NCCL, and $(CUDA_HOME)/include/nccl.h is not there" >&2; exit 1; }
+$(if $(CUDA),$(patsubst %.c,$(BUILD)/%.o,$(CUDA_SRC))): | cuda-release
 
 # Every kernel is compiled once per vector unit; the table that fits the processor is chosen at run time. The bits are the same.
 ISA_generic =
@@ -103,6 +130,9 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(LIB)
 
 .PRECIOUS: $(BUILD)/%.o
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+ifdef CUDA
+include tests/cuda_standin/rules.mk
+endif
 
 PYTEST = tests/cli tests/dist
 TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(BUILD) DM_BIN=$(BINDIR) \
@@ -140,12 +170,12 @@ fuzz: deps deps-fuzz
 ## lint: layers, format, cppcheck
 lint: deps-lint
 	$(Q)$(PYTHON) scripts/check_layers.py
-	$(Q)clang-format --dry-run -Werror $(shell find src kernels tests -name '*.[ch]')
+	$(Q)clang-format --dry-run -Werror $(shell find src kernels tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp')
 	$(Q)cppcheck --quiet --error-exitcode=1 --enable=warning,portability --inline-suppr --suppressions-list=scripts/cppcheck.supp -Isrc -I. $(if $(wildcard src),src kernels)
 
 ## format: rewrite sources in the project's format
 format: deps-lint
-	$(Q)clang-format -i $(shell find src kernels tests -name '*.[ch]')
+	$(Q)clang-format -i $(shell find src kernels tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp')
 
 ## install: copy programs, models and scripts below PREFIX (/usr/local)
 install: all

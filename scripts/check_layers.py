@@ -40,7 +40,8 @@ FOREIGN = [
     (re.compile(r"(cjson/)?cJSON\w*\.h$"), ("src/base/json.c",)),
     (re.compile(r"nccl\w*\.h$"), ("src/comm/nccl.c",)),
     (re.compile(r"cublas\w*\.h$"), ("src/device/gemm_cuda.c",)),
-    (re.compile(r"cuda\w*\.h$"), ("src/device/cuda.c", "kernels/cuda/")),
+    (re.compile(r"cuda\w*\.h$"), ("src/device/cuda.c", "src/device/cuda.h", "src/device/cuda_event.c", "src/device/cuda_memory.c",
+                                       "kernels/cuda/")),
 ]
 
 ALLOCATORS = re.compile(r"(?<![\w.>])(malloc|calloc|realloc|free|aligned_alloc|posix_memalign|strdup|strndup)\s*\(")

@@ -9,6 +9,7 @@
 #include "base/fatal.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "device/device.h"
 #include "train/check.h"
 #include "train/report.h"
 
@@ -55,7 +56,7 @@ static Status run(const Args *args, Str *out) {
         config_help(out);
         return STATUS_OK;
     case COMMAND_VERSION:
-        str_append(out, "dmuon-train " DMUON_VERSION " (cpu; exact)\n");
+        str_printf(out, "dmuon-train " DMUON_VERSION " (%s; exact)\n", device_backends());
         return STATUS_OK;
     default:
         return run_on_config(args, out);

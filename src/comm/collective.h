@@ -35,10 +35,18 @@ struct Comm {
     Comm *next; /* of all that have channels       */
     CommTrack track[COMM_CHANNELS];
     Channel *channel[COMM_CHANNELS];         /* owned; NULL when size is 1             */
+    struct Link *link[STREAM_COUNT];         /* owned; of another transport, NULL: mpi */
     _Atomic int64_t count[COMM_OP_COUNT][3]; /* calls, payload bytes, bus bytes        */
 };
 
-/* Copies this rank's own part to where the operation wants it: all there is to do for size 1. */
+/* This rank's own part and where the operation wants it: all there is to do for size 1. dst NULL: nowhere. */
+typedef struct OwnPart {
+    void *dst;
+    const void *src;
+    size_t nbytes;
+} OwnPart;
+OwnPart collective_own(const Collective *c);
+/* Copies it, in memory that the host reads. */
 void collective_copy_own(const Collective *c);
 /* The whole operation. Blocks; fatal() on failure. */
 void collective_run(const Collective *c);
@@ -57,6 +65,7 @@ CommPlace comm_advance(Comm *comm, int channel, const Collective *c, const char 
 /* All communicators with channels, in the order in which they were made. */
 void comm_register(Comm *comm);
 void comm_forget(Comm *comm);
+Comm *comm_first(void);
 
 /* A rank's host by its rank in the world. Borrowed. */
 const char *comm_host(int rank);

@@ -8,6 +8,9 @@
 #include "base/trace.h"
 #include "comm/collective.h"
 #include "comm/flight.h"
+#include "comm/queued.h"
+#include "comm/staged.h"
+#include "comm/transport.h"
 #include "comm/watchdog.h"
 #include "comm/world.h"
 
@@ -16,9 +19,9 @@ typedef struct Request {
     Collective run;
     CommTag tag;
     StreamKind stream;
+    Stream *queue; /* of that kind */
     CommPlace place;
     int64_t step;
-    bool dropped;
 } Request;
 
 static _Atomic int drop_op = -1;
@@ -91,41 +94,62 @@ static int64_t whole_bytes(const Collective *c) {
     return c->n * (int64_t)dtype_nbytes(c->dtype) * (per_rank ? c->size : 1);
 }
 
+static WatchLabel label_of(const Request *request) {
+    return (WatchLabel){.what = request->tag.what,
+                        .op = comm_op_name(request->run.op),
+                        .axis = request->comm->name,
+                        .stream = stream_name(request->stream),
+                        .unit = request->tag.unit,
+                        .nbytes = whole_bytes(&request->run),
+                        .place = request->place};
+}
+
+static FlightEntry *record(const Request *request, const WatchLabel *label) {
+    return flight_begin((int)request->stream, &(FlightOperation){.op = label->op,
+                                                                 .axis = label->axis,
+                                                                 .what = label->what,
+                                                                 .sequence = request->place.sequence,
+                                                                 .hash = request->place.hash,
+                                                                 .step = request->step,
+                                                                 .count = request->run.n,
+                                                                 .nbytes = label->nbytes,
+                                                                 .unit = label->unit,
+                                                                 .root = request->run.root,
+                                                                 .leader = request->comm->leader});
+}
+
+/* On the host, in stream order. */
 static void run_request(void *arg) {
-    const Request *request = arg;
+    Request *request = arg;
     const Collective *c = &request->run;
-    const WatchLabel label = {.what = request->tag.what,
-                              .op = comm_op_name(c->op),
-                              .axis = request->comm->name,
-                              .stream = stream_name(request->stream),
-                              .unit = request->tag.unit,
-                              .nbytes = whole_bytes(c),
-                              .place = request->place};
+    const WatchLabel label = label_of(request);
     const int64_t begin = clock_ns();
-    if (request->dropped) {
-        collective_copy_own(c);
-        return;
-    }
-    if (c->size == 1) {
-        collective_run(c);
-        return;
-    }
-    FlightEntry *entry = flight_begin((int)request->stream, &(FlightOperation){.op = label.op,
-                                                                               .axis = label.axis,
-                                                                               .what = label.what,
-                                                                               .sequence = request->place.sequence,
-                                                                               .hash = request->place.hash,
-                                                                               .step = request->step,
-                                                                               .count = c->n,
-                                                                               .nbytes = label.nbytes,
-                                                                               .unit = label.unit,
-                                                                               .root = c->root,
-                                                                               .leader = request->comm->leader});
+    FlightEntry *entry = record(request, &label);
+    const Staged staged = staged_begin(&request->run, request->queue);
     watch_label(&label);
     collective_run(c);
     watch_label(NULL);
+    staged_end(&staged, request->queue);
     flight_end(entry);
     trace_add(request->tag.what, (int)request->stream, request->tag.unit, begin, clock_ns());
+}
+
+/* On the device, by a transport. */
+static void queue_request(const Request *request) {
+    Link *link = request->comm->link[request->stream];
+    const WatchLabel label = label_of(request);
+    DM_ASSERT(link != NULL); /* comm_prepare */
+    FlightEntry *entry = record(request, &label);
+    watch_label(&label);
+    transport_in_use()->queue(link, &request->run);
+    watch_label(NULL);
+    queued_add(request->comm, request->queue, &label, entry);
+}
+
+static void copy_own(Stream *stream, const Collective *c) {
+    const OwnPart own = collective_own(c);
+    if (own.nbytes > 0)
+        device_copy(stream, own.dst, own.src, own.nbytes);
 }
 
 /* Fills in what the communicator and the stream say, and queues. */
@@ -142,10 +166,15 @@ static void submit(Comm *comm, Stream *stream, Collective run, CommTag tag) {
                              .run = run,
                              .tag = tag,
                              .stream = kind,
+                             .queue = stream,
                              .place = comm_advance(comm, (int)kind, &run, tag.what),
-                             .step = watch_step(),
-                             .dropped = dropped};
-    stream_call(stream, run_request, &request, sizeof request);
+                             .step = watch_step()};
+    if (comm->size == 1 || dropped)
+        copy_own(stream, &run);
+    else if (transport_in_use() != NULL)
+        queue_request(&request);
+    else
+        stream_call(stream, run_request, &request, sizeof request);
 }
 
 static void check_sum(Dtype dtype) {

@@ -41,6 +41,10 @@ const char *comm_name(const Comm *comm); /* "replicate", "shard", "tp", "data", 
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
 
+/* Makes ready what the transport needs for operations on this stream; nothing with mpi. Once for every pair that is
+ * used, by all members in the same order. Collective over `comm`. */
+void comm_prepare(Comm *comm, Stream *stream);
+
 /* All of these are collective over `comm` and queue on `stream`. Buffers must stay untouched until the stream passed
  * them. */
 

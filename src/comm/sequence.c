@@ -35,6 +35,10 @@ void comm_forget(Comm *comm) {
         }
 }
 
+Comm *comm_first(void) {
+    return first;
+}
+
 CommPlace comm_advance(Comm *comm, int channel, const Collective *c, const char *label) {
     CommTrack *track = &comm->track[channel];
     if (comm->size == 1)

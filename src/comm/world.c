@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "comm/collective.h"
 #include "comm/flight.h"
+#include "comm/queued.h"
 #include "comm/rollcall.h"
 #include "comm/watchdog.h"
 
@@ -45,6 +46,7 @@ static void on_mpi_error(MPI_Comm *comm, int *code, ...) {
 static void abort_job(int exit_code) {
     int initialized = 0, finalized = 0;
     flight_failed();
+    queued_abort();
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (initialized && !finalized)

@@ -1,5 +1,4 @@
-/* MPI's life: init with MPI_THREAD_MULTIPLE, the error handler, the abort hook, sub-communicators, finalize. The only
- * rooms' file besides comm/mpi.c that includes mpi.h. */
+/* MPI's life: init with MPI_THREAD_MULTIPLE, the error handler, the abort hook, sub-communicators, finalize. */
 #ifndef DMUON_COMM_WORLD_H
 #define DMUON_COMM_WORLD_H
 
@@ -25,6 +24,14 @@ DM_NODISCARD Status world_init(World *world, int *argc, char ***argv);
 void world_set_options(World *world, const CommOptions *options);
 /* All ranks meet, then MPI_Finalize. Nothing but the return from main follows it. */
 void world_finalize(World *world);
+
+/* What comm.transport means on a device backend: *name becomes "mpi" or "nccl". STATUS_CONFIG when it cannot be. */
+DM_NODISCARD Status transport_choose(const char *asked, const char *backend, const char **name);
+/* All collectives on streams of `device` go this way from here on. */
+void transport_use(const char *name, Device *device);
+/* Waits for the streams and closes what comm_prepare made. Collective over the world; before the device and the
+ * communicators end. */
+void transport_end(Device *device);
 
 /* The ranks that bring the same `color`, ordered by `key`; `name` is copied. Collective over world. */
 DM_NODISCARD Status comm_split(Comm *parent, const char *name, int color, int key, Comm **out);

@@ -9,14 +9,8 @@
 static const struct {
     const char *key, *value;
 } unbuilt[] = {
-    {"device", "cuda"},
-    {"numerics.mode", "fast"},
-    {"precision.compute", "tf32"},
-    {"precision.compute", "bf16"},
-    {"precision.wire", "bf16"},
-    {"precision.grad_reduce", "bf16"},
-    {"comm.reduce", "native"},
-    {"comm.transport", "nccl"},
+    {"numerics.mode", "fast"},  {"precision.compute", "tf32"},     {"precision.compute", "bf16"},
+    {"precision.wire", "bf16"}, {"precision.grad_reduce", "bf16"}, {"comm.reduce", "native"},
 };
 
 void unbuilt_check(Loading *load) {

@@ -40,6 +40,13 @@ static void check_numerics(Loading *load) {
         load_key_error(load, "comm.reduce", "numerics.mode", "numerics.mode exact requires canonical");
 }
 
+static void check_device(Loading *load) {
+    const Config *config = load->config;
+    if (USABLE(load, "device", "comm.transport") && strcmp(config->device, "cpu") == 0 &&
+        strcmp(config->comm.transport, "nccl") == 0)
+        load_key_error(load, "comm.transport", "device", "moves the memory of GPUs, and device is cpu");
+}
+
 static void check_mesh(Loading *load) {
     const Config *config = load->config;
     if (!USABLE(load, "mesh.replicate", "mesh.shard", "mesh.tp"))
@@ -119,6 +126,7 @@ static void check_allow_changes(Loading *load) {
 void validate_rules(Loading *load) {
     check_model(load);
     check_numerics(load);
+    check_device(load);
     check_mesh(load);
     check_newton_schulz(load);
     check_optimizer(load);

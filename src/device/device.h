@@ -101,7 +101,8 @@ void device_copy_to_host(Stream *stream, void *host, const void *src,
 void device_copy_from_host(Stream *stream, void *dst, const void *host, size_t nbytes);
 
 /* For transports, where the host cannot read device memory. From inside a stream_call on `stream`: a page-locked buffer
- * (undefined contents, valid until the next call), and copies from and to it that are done on return. */
+ * (undefined contents, valid until the next call), a copy to it that is done on return, and one from it that is done
+ * when the next call on the stream begins. */
 void *stream_pinned(Stream *stream, size_t nbytes);
 void stream_read(Stream *stream, void *pinned, const void *src, size_t nbytes);
 void stream_write(Stream *stream, void *dst, const void *pinned, size_t nbytes);

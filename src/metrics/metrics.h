@@ -88,6 +88,7 @@ typedef struct CheckpointMetrics {
 /* What the start record holds; all borrowed. */
 typedef struct StartMetrics {
     const char *run_id, *version, *device;
+    const char *device_reason; /* why this one, for people */
     const Config *config;
     const ParamTable *params;
     const Plan *plan;

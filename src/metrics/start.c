@@ -76,6 +76,7 @@ static void write_machine(JsonWriter *w, const StartMetrics *s) {
     json_string(w, "compiler", __VERSION__);
     json_end_object(w);
     json_string(w, "device", s->device);
+    json_string(w, "device_reason", s->device_reason);
     json_int(w, "threads", s->threads);
     if (s->peak_flops > 0)
         json_double(w, "peak_flops", s->peak_flops);

@@ -56,7 +56,8 @@ struct Parallel {
     Residency residency;
     float **value, **grad; /* [params->count] heap */
     Cache cache[CACHE_COUNT];
-    UnitState *unit; /* [nunits] heap */
+    UnitState *unit;   /* [nunits] heap */
+    Event *adamw_done; /* compute: the shards hold the step's new weights */
 
     LeafStack *muon_held;  /* [ngroups] reduce mode: the shard column; local mode: unused       */
     LeafStack *adamw_held; /* [nunits]  reduce mode                                              */

@@ -100,6 +100,7 @@ static void create_events(Parallel *p) {
         }
     for (int s = 0; s < p->grad_nslots; s++)
         p->grad_slot[s].consumed = event_create(p->device);
+    p->adamw_done = event_create(p->device);
 }
 
 static void destroy_events(Parallel *p) {
@@ -119,6 +120,7 @@ static void destroy_events(Parallel *p) {
         }
     for (int s = 0; s < p->grad_nslots; s++)
         event_destroy(p->grad_slot[s].consumed);
+    event_destroy(p->adamw_done);
 }
 
 /* Sizes of the blocks in this rank's runs; a block beyond the unit's last one has none. */
@@ -168,6 +170,19 @@ Status parallel_create(Parallel **parallel, const Plan *plan, const Config *conf
                                .grad = p->grad};
     *parallel = p;
     return STATUS_OK;
+}
+
+void parallel_connect(Parallel *p) {
+    Comm *const *axis = p->mesh->axis;
+    comm_prepare(p->mesh->world, p->compute);
+    comm_prepare(axis[AXIS_SHARD], p->gather);
+    comm_prepare(axis[AXIS_SHARD], p->reduce);
+    if (p->plan->ddp)
+        comm_prepare(axis[AXIS_SHARD], p->publish);
+    comm_prepare(axis[AXIS_REPLICATE], p->publish);
+    comm_prepare(axis[AXIS_TP], p->compute);
+    comm_prepare(axis[AXIS_TP], p->reduce);
+    comm_prepare(axis[AXIS_TP], p->publish);
 }
 
 void parallel_destroy(Parallel *p) {

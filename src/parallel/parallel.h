@@ -23,6 +23,8 @@ ParallelBytes parallel_measure(const Plan *plan, const Config *config, MeshCoord
 /* All three pointers are borrowed for the life of the result. Allocates the rank's memory. Not collective. */
 DM_NODISCARD Status parallel_create(Parallel **parallel, const Plan *plan, const Config *config, const Mesh *mesh,
                                     Device *device);
+/* Makes ready the communicators on the streams that use them. Collective, after all ranks have created theirs. */
+void parallel_connect(Parallel *parallel);
 void parallel_destroy(Parallel *parallel);
 
 const Residency *parallel_residency(Parallel *parallel);

@@ -29,6 +29,8 @@ static CacheSlot *fetch(Parallel *p, CacheKind kind, int unit) {
     event_wait(p->gather, slot->released);
     if (p->unit[unit].publish == PUBLISH_PENDING)
         event_wait(p->gather, p->unit[unit].published);
+    if (kind == CACHE_ADAMW)
+        event_wait(p->gather, p->adamw_done);
     if (kind == CACHE_MUON)
         owner_gather(p, unit, slot);
     else

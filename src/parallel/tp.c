@@ -1,7 +1,6 @@
 /* Matrices cut by tensor parallelism: after the data-parallel reduction each of the cell's T ranks holds its averaged
  * slice. The slices of one unit and one tp owner travel in one message to it and, as slices of the update, in one
  * message back. */
-#include "base/arena.h"
 #include "base/fatal.h"
 #include "optim/muon.h"
 #include "parallel/internal.h"
@@ -11,10 +10,10 @@ static bool mine(const Parallel *p, const PlanTpPart *part) {
     return store_in_cell(&p->store, &p->plan->group[part->group]);
 }
 
-/* Scratch that is not kept is taken at its first use in a step. */
-static float *take(const Parallel *p, float **buffer, const PlanTpPart *part) {
+/* Scratch that is not kept is taken at its first use in a step, on the stream of that use. */
+static float *take(const Parallel *p, Stream *stream, float **buffer, const PlanTpPart *part) {
     if (!*buffer)
-        *buffer = HEAP_ALLOC(float, part->nelem * p->plan->mesh.tp);
+        *buffer = device_alloc(stream, (size_t)(part->nelem * p->plan->mesh.tp) * sizeof(float));
     return *buffer;
 }
 
@@ -23,7 +22,7 @@ static void release(const Parallel *p, float **buffers, BufferReuse kept) {
     if (reuse == REUSE_ALL || reuse == kept)
         return;
     for (int i = 0; i < p->plan->nparts; i++) {
-        heap_free(buffers[i]);
+        device_free(p->compute, buffers[i]); /* which has waited for all that used it */
         buffers[i] = NULL;
     }
 }
@@ -49,7 +48,8 @@ void tp_gather_unit(Parallel *p, int unit) {
                 continue;
             const bool owner = part->owner_tp == p->store.coord.tp;
             comm_gather(p->mesh->axis[AXIS_TP], p->reduce, p->muon_final[g] + part->offset,
-                        owner ? take(p, &p->tp_gathered[i], part) : NULL, part->nelem, DTYPE_F32, part->owner_tp,
+                        owner ? take(p, p->reduce, &p->tp_gathered[i], part) : NULL, part->nelem, DTYPE_F32,
+                        part->owner_tp,
                         (CommTag){.what = group->what, .unit = unit, .payload = counted(p, part->payload)});
         }
     }
@@ -81,7 +81,7 @@ void tp_assemble(Parallel *p, const PlanTpPart *part, int row, float *whole) {
 }
 
 void tp_distribute(Parallel *p, const PlanTpPart *part, int row, float *whole) {
-    float *scattered = take(p, &p->tp_scattered[part_index(p, part)], part);
+    float *scattered = take(p, p->compute, &p->tp_scattered[part_index(p, part)], part);
     for (int t = 0; t < p->plan->mesh.tp; t++)
         copy_slice(p, row, t, whole, scattered + t * part->nelem + p->plan->param[row].gathered_offset, false);
 }

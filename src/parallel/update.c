@@ -133,6 +133,7 @@ void parallel_update(Parallel *p, const UpdateStep *step, const GradNorm *norm, 
         const int64_t adamw = clock_ns();
         for (int u = 0; u < nunits; u++)
             fsdp_update_unit(p, u, step, norm);
+        event_record(p->adamw_done, p->compute);
         const int64_t start = clock_ns();
         trace_add("adamw", STREAM_COMPUTE, -1, adamw, start);
         for (int u = 0; u < nunits && !async; u++)

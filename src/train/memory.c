@@ -51,6 +51,13 @@ size_t memory_total(const MemoryLine lines[MEMORY_LINES]) {
     return total;
 }
 
+size_t memory_total_on_host(const MemoryLine lines[MEMORY_LINES]) {
+    size_t total = 0;
+    for (int i = MEMORY_DEVICE_LINES; i < MEMORY_LINES; i++)
+        total += lines[i].nbytes;
+    return total;
+}
+
 /* A number in a one-number file, or 0 when there is none ("max" included). */
 static size_t read_number(const char *path) {
     char *text;
@@ -80,12 +87,15 @@ size_t memory_available(void) {
     return available;
 }
 
-Status memory_check(const char *config_path, size_t node_nbytes, int ranks, const MemoryLine lines[MEMORY_LINES]) {
-    const size_t available = memory_available();
-    if (available == 0 || (double)node_nbytes <= LIMIT * (double)available)
-        return STATUS_OK;
+/* What the ranks of one memory want of it. */
+typedef struct Demand {
+    const char *memory; /* "node", "GPU" */
+    size_t nbytes, available;
+    int ranks;
+} Demand;
+
+static void print_largest(const MemoryLine lines[MEMORY_LINES], Str *text) {
     MemoryLine sorted[MEMORY_LINES];
-    Str text = {0};
     memcpy(sorted, lines, sizeof sorted);
     for (int n = 0; n < 3; n++) {
         int largest = n;
@@ -95,14 +105,47 @@ Status memory_check(const char *config_path, size_t node_nbytes, int ranks, cons
         const MemoryLine line = sorted[largest];
         sorted[largest] = sorted[n];
         sorted[n] = line;
-        str_printf(&text, "\n    %s: %.1f MiB per rank; lowered by %s", line.what, (double)line.nbytes / 1048576.0,
+        str_printf(text, "\n    %s: %.1f MiB per rank; lowered by %s", line.what, (double)line.nbytes / 1048576.0,
                    line.keys);
     }
+}
+
+static Status check(const char *config_path, const Demand *demand, const MemoryLine lines[MEMORY_LINES]) {
+    if (demand->available == 0 || (double)demand->nbytes <= LIMIT * (double)demand->available)
+        return STATUS_OK;
+    Str text = {0};
+    print_largest(lines, &text);
     const Status status = STATUS_FAIL(
-        STATUS_NO_MEMORY, "%s: %d ranks of this node plan %.1f MiB, more than 95 %% of the %.1f MiB available:%s",
-        config_path, ranks, (double)node_nbytes / 1048576.0, (double)available / 1048576.0, text.text);
+        STATUS_NO_MEMORY, "%s: %d rank%s of this %s plan%s %.1f MiB, more than 95 %% of the %.1f MiB available:%s",
+        config_path, demand->ranks, demand->ranks == 1 ? "" : "s", demand->memory, demand->ranks == 1 ? "s" : "",
+        (double)demand->nbytes / 1048576.0, (double)demand->available / 1048576.0, text.text);
     str_deinit(&text);
     return status;
+}
+
+Status memory_check(const char *config_path, size_t node_nbytes, int ranks, const MemoryLine lines[MEMORY_LINES]) {
+    const Demand demand = {.memory = "node", .nbytes = node_nbytes, .available = memory_available(), .ranks = ranks};
+    return check(config_path, &demand, lines);
+}
+
+Status memory_check_device(const char *config_path, size_t nbytes, int ranks, size_t available,
+                           const MemoryLine lines[MEMORY_LINES]) {
+    const Demand demand = {.memory = "GPU", .nbytes = nbytes, .available = available, .ranks = ranks};
+    return check(config_path, &demand, lines);
+}
+
+/* The GPU's part of the plan; the ranks that share one plan about the same. */
+static Status check_gpu(const Session *s, const MemoryLine lines[MEMORY_LINES]) {
+    size_t available, total;
+    const size_t mine = memory_total(lines) - memory_total_on_host(lines);
+    device_memory(s->device, &available, &total);
+    if (total == 0)
+        return STATUS_OK;
+    return memory_check_device(s->config.path, mine * (size_t)s->gpu_sharing, s->gpu_sharing, available, lines);
+}
+
+static size_t host_part(const Session *s, const MemoryLine lines[MEMORY_LINES]) {
+    return device_host_reads_memory(s->device) ? memory_total(lines) : memory_total_on_host(lines);
 }
 
 Status phase_memory(Session *s) {
@@ -111,7 +154,8 @@ Status phase_memory(Session *s) {
     set_tensors_create(&saved, &s->plan);
     memory_plan(&s->plan, &s->config, s->config.checkpoint.every > 0 ? &saved : NULL, s->mesh.coord, lines);
     set_tensors_destroy(&saved);
-    const size_t mine = memory_total(lines);
+    TRY(comm_agree(s->world->comm, check_gpu(s, lines)));
+    const size_t mine = host_part(s, lines);
     size_t *all = HEAP_ALLOC(size_t, s->world->size), node = 0;
     host_all_gather(s->world->comm, &mine, all, sizeof mine);
     int ranks = 0;

@@ -2,7 +2,6 @@
 #include "train/session.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,57 +15,11 @@
 #include "base/version.h"
 #include "comm/flight.h"
 #include "comm/lost.h"
-#include "device/cores.h"
 #include "tensor/ops.h"
 #include "train/phases.h"
 
 #define PEAK_DIM 512
 #define PEAK_ROUNDS 4
-
-/* Ranks of this node whose affinity mask equals this rank's, this one included. Collective. */
-static int ranks_sharing_cores(World *world) {
-    struct Where {
-        char host[128];
-        cpu_set_t mask;
-    } mine, *all = heap_alloc((size_t)world->size * sizeof *all);
-    memset(&mine, 0, sizeof mine);
-    memcpy(mine.host, world->host, sizeof mine.host);
-    sched_getaffinity(0, sizeof mine.mask, &mine.mask);
-    host_all_gather(world->comm, &mine, all, sizeof mine);
-    int sharing = 0;
-    for (int r = 0; r < world->size; r++)
-        sharing += memcmp(&all[r], &mine, sizeof mine) == 0;
-    heap_free(all);
-    return sharing;
-}
-
-/* threads: the key, else OMP_NUM_THREADS, else the cores of the mask divided among the ranks that share it. */
-static int choose_threads(const Config *config, int sharing) {
-    if (config->threads > 0)
-        return config->threads;
-    const char *omp = getenv("OMP_NUM_THREADS");
-    int64_t threads;
-    if (omp && str_parse_int(omp, &threads) && threads >= 1 && threads <= 1024)
-        return (int)threads;
-    const int share = cores_available() / sharing;
-    return share > 1 ? share : 1;
-}
-
-static Status open_device(Session *s) {
-    const int sharing = ranks_sharing_cores(s->world);
-    s->threads = choose_threads(&s->config, sharing);
-    const char *delay = getenv("DMUON_TEST_DELAY_SEED"); /* tests: shaken stream delays */
-    int64_t seed = 0;
-    if (delay && !str_parse_int(delay, &seed))
-        return STATUS_FAIL(STATUS_CONFIG, "DMUON_TEST_DELAY_SEED=%s: must be an integer", delay);
-    if (seed != 0) /* every rank its own delays */
-        seed = seed * 1000003 + s->world->rank;
-    return device_create(&s->device, &(DeviceOptions){.name = "cpu",
-                                                      .threads = s->threads,
-                                                      .yield_to_comm = sharing * (s->threads + 1) > cores_available(),
-                                                      .delay_seed = (uint64_t)seed,
-                                                      .delay_max_us = 3000});
-}
 
 /* Every rank must have read the same configuration and computed the same plan. */
 static Status compare_plans(Session *s) {
@@ -108,7 +61,7 @@ static Status open_model(Session *s) {
 
 /* FLOP/s of the exact matrix product on all ranks at once, whatever cores they share: from the slowest rank of the best
  * round. */
-static void measure_peak(Session *s) {
+static double measure_peak(Session *s) {
     const int64_t n = PEAK_DIM;
     float *block = HEAP_ALLOC(float, 3 * n * n);
     const Gemm gemm = {.m = n,
@@ -128,7 +81,18 @@ static void measure_peak(Session *s) {
         best_ms = best_ms == 0 || ms < best_ms ? ms : best_ms;
     }
     heap_free(block);
-    s->peak_flops = 2.0 * (double)(n * n * n) * s->world->size / (best_ms * 1e-3);
+    return 2.0 * (double)(n * n * n) * s->world->size / (best_ms * 1e-3);
+}
+
+/* A device whose peak is listed counts once, however many ranks share it; one that is not in the list makes the sum
+ * unknown. */
+static double all_peaks(Session *s) {
+    const double listed = device_listed_flops(s->device);
+    double sums[2] = {listed / s->gpu_sharing, listed == 0};
+    if (listed == DEVICE_FLOPS_MEASURE)
+        return measure_peak(s);
+    host_sum_f64(s->world->comm, sums, 2);
+    return sums[1] > 0 ? 0 : sums[0];
 }
 
 static Status open_loader(Session *s) {
@@ -208,21 +172,24 @@ Status session_open(Session *s, World *world, const SessionOptions *options) {
     *s = (Session){.world = world, .purpose = options->purpose, .lock = {.fd = -1}};
     Comm *all = world->comm;
     TRY(comm_agree(all, load_config(s, options)));
+    TRY(phase_choose_device(s));
     world_set_options(world, &(CommOptions){.timeout_s = s->config.comm.timeout_s});
     const MeshShape shape = {s->config.mesh.replicate, s->config.mesh.shard, s->config.mesh.tp};
     TRY(comm_agree(all, mesh_create(&s->mesh, shape, world)));
     TRY(comm_agree(all, open_plan(s)));
     TRY(comm_agree(all, compare_plans(s)));
     TRY(phase_data(s));
+    TRY(phase_open_device(s));
     TRY(phase_memory(s));
     TRY(phase_run(s, options->set));
-    TRY(comm_agree(all, open_device(s)));
     TRY(comm_agree(all, open_model(s)));
+    parallel_connect(s->parallel);
     TRY(phase_state(s));
+    stream_sync(device_stream(s->device, STREAM_COMPUTE)); /* other streams read what it has written */
     TRY(open_flight(s));
     TRY(comm_agree(all, open_loader(s)));
     TRY(comm_agree(all, open_saver(s)));
-    measure_peak(s);
+    s->peak_flops = all_peaks(s);
     s->opened = true;
     return STATUS_OK;
 }
@@ -234,6 +201,7 @@ void session_close(Session *s) {
     model_destroy(s->model);
     parallel_destroy(s->parallel);
     if (s->device) {
+        transport_end(s->device);
         device_arena_deinit(s->device, &s->activations);
         device_destroy(s->device);
     }

@@ -35,6 +35,9 @@ typedef struct Session {
     Purpose purpose;
     World *world; /* borrowed */
     Mesh mesh;
+    DeviceChoice choice;
+    const char *transport; /* "mpi", "nccl" */
+    int gpu_sharing;       /* ranks that take this rank's GPU, 1 on the CPU */
     Device *device;
     int threads;
     ModelShape shape;
@@ -53,8 +56,9 @@ typedef struct Session {
     Saver *saver;
     Progress progress;
     int64_t total_steps;
-    bool opened;       /* session_open succeeded: what it created stays */
-    double peak_flops; /* of all ranks together, measured at start-up */
+    bool opened; /* session_open succeeded: what it created stays */
+    double
+        peak_flops; /* of all ranks together: measured at start-up, or the sum of the GPUs' listed ones; 0: unknown */
 } Session;
 
 /* Collective over all ranks. On failure every rank has the same Status and trail, and what this start created is

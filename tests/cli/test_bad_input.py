@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from helpers import (CKPT, STOPPED, TINY, finish, has_step, mesh_keys, read_set, records, run_mesh, set_dir, set_names, start, steps,
+from helpers import (CKPT, STOPPED, TINY, TRAIN, finish, has_step, mesh_keys, read_set, records, run_mesh, set_dir, set_names, start, steps,
                      train, tree, wait_for, warnings)
 
 SECONDS = 20  # on a loaded machine; a wait for a lost rank would take comm.timeout_s = 600
@@ -51,6 +51,9 @@ def good_ids(n=4096):
 
 # ---- the command line and the configuration: exit 2 ----
 
+CUDA = "cuda" in subprocess.run([TRAIN, "--version"], capture_output=True, text=True, check=True).stdout
+NO_CUDA = "needs a GPU" if CUDA else "is not built into this program"
+
 CONFIGURATION = {
     "ranks and mesh": (["mesh.replicate=3", "mesh.shard=5", "batch.global=30"], ["needs 15 ranks", "a mesh that fits"]),
     "mesh and auto": (["mesh.replicate=3", "mesh.shard=auto", "batch.global=48"], ["needs a multiple of 3 ranks", "a mesh that fits"]),
@@ -63,7 +66,8 @@ CONFIGURATION = {
                                      ["optimizer.muon.lr=-1", "optimizer.muon.momentum=1", "optimizer.adamw.betas=", "optimizer.adamw.eps=0",
                                       "optimizer.clip.max_norm=-2", "optimizer.muon.ns.steps=0", "optimizer.schedule.min_ratio=2",
                                       "train.steps=0"]),
-    "cuda": (["device=cuda"], ["device=cuda", "not built yet"]),
+    "cuda": (["device=cuda"], ["device: cuda", NO_CUDA]),
+    "nccl on the cpu": (["device=cpu", "comm.transport=nccl"], ["comm.transport", "device is cpu"]),
     "fast": (["numerics=fast"], ["numerics", "not built yet"]),
     "tp": (["mesh.tp=3"], ["mesh.tp=3", "must divide n_heads = 8", "legal values: 1, 2, 4"]),
     "tp and segments": (["mesh.tp=4", "numerics.segments=2"], ["mesh.tp=4", "segments = 2", "legal values: 1, 2"]),

@@ -336,7 +336,7 @@ ROWS = {
     "model.qkv_bias": changes("model.qkv_bias=true"),
     "model.qk_norm": changes("model.qk_norm=true"),
     "model.init_std": changes("model.init_std=0.05"),
-    "device": both(same("device=cpu"), unbuilt("device=cuda")),
+    "device": both(same("device=cpu"), refused("device=cuda", parts=["device: cuda"])),
     "numerics.mode": unbuilt("numerics.mode=fast"),
     "numerics.segments": changes("numerics.segments=1"),
     "precision.compute": unbuilt("precision.compute=bf16"),
@@ -417,7 +417,7 @@ ROWS = {
     "log.replica_check_every": same("log.replica_check_every=1", mesh=(2, 1)),
     "comm.timeout_s": check_timeout,
     "comm.reduce": unbuilt("comm.reduce=native"),
-    "comm.transport": both(same("comm.transport=mpi", mesh=(1, 2)), unbuilt("comm.transport=nccl")),
+    "comm.transport": both(same("comm.transport=mpi", mesh=(1, 2)), refused("comm.transport=nccl", parts=["comm.transport: nccl"])),
     "run.dir": check_run_dir,
 }
 

@@ -157,16 +157,24 @@ static void test_segments_are_lowered_to_what_divides_the_model(void **state) {
     assert_int_equal(config_lowered_segments(&loaded), 1);
 }
 
+static void test_nccl_is_refused_on_the_cpu(void **state) {
+    (void)state;
+    assert_refused(load_yaml(BASE_YAML "device: cpu\ncomm: {transport: nccl}\n"),
+                   "comm.transport = nccl: moves the memory of GPUs, and device is cpu");
+    assert_loads(load_override("comm.transport=nccl")); /* whether there are GPUs is seen where the run starts */
+    assert_loads(load_override("device=cuda"));
+}
+
 static void test_what_is_not_built_is_refused_and_says_so(void **state) {
     static const char *const overrides[] = {
-        "device=cuda",         "numerics=fast",          "precision.compute=bf16",
-        "precision.wire=bf16", "precision.compute=tf32", "precision.grad_reduce=bf16",
-        "comm.reduce=native",  "comm.transport=nccl",
+        "numerics=fast",          "precision.compute=bf16",     "precision.wire=bf16",
+        "precision.compute=tf32", "precision.grad_reduce=bf16", "comm.reduce=native",
     };
     (void)state;
     for (size_t i = 0; i < sizeof overrides / sizeof overrides[0]; i++)
         assert_refused(load_override(overrides[i]), ": this feature is not built yet; the default, ");
-    assert_refused(load_yaml(BASE_YAML "device: cuda\n"), "a.yaml:4: device = cuda: this feature is not built yet");
+    assert_refused(load_yaml(BASE_YAML "numerics: fast\n"),
+                   "a.yaml:4: numerics.mode = fast: this feature is not built yet");
 }
 
 static void assert_warned(const char *override, const char *message) {
@@ -231,6 +239,7 @@ int main(void) {
         cmocka_unit_test(test_ranks_must_equal_the_mesh),
         cmocka_unit_test(test_the_batch_is_checked_on_the_resolved_mesh),
         cmocka_unit_test(test_segments_are_lowered_to_what_divides_the_model),
+        cmocka_unit_test(test_nccl_is_refused_on_the_cpu),
         cmocka_unit_test(test_what_is_not_built_is_refused_and_says_so),
         cmocka_unit_test(test_a_key_without_effect_is_a_warning),
         cmocka_unit_test(test_warnings_are_one_per_line_with_their_place),

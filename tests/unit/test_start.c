@@ -43,6 +43,7 @@ static int set_up(void **state) {
     f.start = (StartMetrics){.run_id = "0123456789abcdef0123456789abcdef",
                              .version = "1.0",
                              .device = "cpu avx2",
+                             .device_reason = "asked for",
                              .config = &f.config,
                              .params = &f.params,
                              .plan = &f.plan,

@@ -82,15 +82,17 @@ static int ranks_sharing_cores(World *world) {
 }
 
 /* threads: the key, else OMP_NUM_THREADS, else the cores of the mask divided among the ranks that share it. */
-static int choose_threads(const Config *config, int sharing) {
-    if (config->threads > 0)
-        return config->threads;
+static Status choose_threads(const Config *config, int sharing, int *out) {
     const char *omp = getenv("OMP_NUM_THREADS");
-    int64_t threads;
-    if (omp && str_parse_int(omp, &threads) && threads >= 1 && threads <= 1024)
-        return (int)threads;
     const int share = cores_available() / sharing;
-    return share > 1 ? share : 1;
+    int64_t threads = share > 1 ? share : 1;
+    if (config->threads > 0)
+        threads = config->threads;
+    else if (omp && (!str_parse_int(omp, &threads) || threads < 1 || threads > 1024))
+        return STATUS_FAIL(STATUS_CONFIG, "OMP_NUM_THREADS=%s: must be an integer in 1..1024; unset it, or set threads",
+                           omp);
+    *out = (int)threads;
+    return STATUS_OK;
 }
 
 static Status create_device(Session *s, int sharing) {
@@ -112,7 +114,7 @@ static Status create_device(Session *s, int sharing) {
 
 Status phase_open_device(Session *s) {
     const int sharing = ranks_sharing_cores(s->world);
-    s->threads = choose_threads(&s->config, sharing);
+    TRY(comm_agree(s->world->comm, choose_threads(&s->config, sharing, &s->threads)));
     TRY(comm_agree(s->world->comm, create_device(s, sharing)));
     transport_use(s->transport, s->device);
     return STATUS_OK;

@@ -124,6 +124,12 @@ def test_no_configuration(ranks):
     refused(ranks, [], 2, ["none.yaml", "No such file"], config="none.yaml")
 
 
+@pytest.mark.parametrize("words", ["four", "0", "4,2", ""])
+def test_a_count_of_threads_that_is_none(words, tmp_path):
+    refused(2, [f"run.dir={tmp_path / 'run'}", "threads=auto"], 2, [f"OMP_NUM_THREADS={words}:", "1..1024"], env={"OMP_NUM_THREADS": words})
+    assert tree(tmp_path) == {}
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_an_unknown_vector_unit(ranks, tmp_path):
     refused(ranks, [f"run.dir={tmp_path / 'run'}"], 2, ["DMUON_ISA=foo", "avx2", "generic"], env={"DMUON_ISA": "foo"})

@@ -48,6 +48,7 @@ OBJ     = $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(MAINS),$(SRC))) \
 LIB     = $(BUILD)/libdmuon.a
 UNIT    = $(patsubst tests/unit/%.c,$(BUILD)/unit/%,$(sort $(wildcard tests/unit/test_*.c)))
 DIST    = $(patsubst tests/dist/%.c,$(BUILD)/dist/%,$(sort $(wildcard tests/dist/*.c)))
+CUDA_TESTS = $(patsubst tests/cuda/%.c,$(BUILD)/cuda/%,$(sort $(wildcard tests/cuda/*.c)))
 FUZZ    = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 BENCH   = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(sort $(wildcard tests/bench/*.c)))
 PROGS   = $(BINDIR)/dmuon-train $(if $(wildcard src/cli/ckpt_main.c),$(BINDIR)/dmuon-ckpt)
@@ -73,7 +74,7 @@ deps-fuzz:
 deps-slurm:
 	$(Q)[ "$$(id -u)" -ne 0 ] || scripts/install_deps.sh $(DEBS_SLURM) || echo "no Slurm: tests/dist/test_slurm.py will be skipped"
 
-FOREIGN = $(if $(filter src/comm/% tests/dist/% tests/cuda/%,$<),$(MPI_CFLAGS)) $(if $(filter $(CUDA_SRC),$<),-isystem $(CUDA_HOME)/include)
+FOREIGN = $(if $(filter src/comm/% tests/dist/% tests/cuda/%,$<),$(MPI_CFLAGS)) $(if $(filter $(CUDA_SRC) tests/cuda/%,$<),-isystem $(CUDA_HOME)/include)
 $(BUILD)/%.o: %.c | deps
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "CC $<")
@@ -119,6 +120,9 @@ $(BUILD)/unit/%: $(BUILD)/tests/unit/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -lcmocka -o $@
 $(BUILD)/dist/%: $(BUILD)/tests/dist/%.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -lcmocka -o $@
+$(BUILD)/cuda/%: $(BUILD)/tests/cuda/%.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $^ $(LIBS) -lcmocka -o $@
 $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(LIB)

@@ -1,7 +1,6 @@
 /* The CUDA device: choosing a GPU, streams, launches, host calls, waiting. */
 #include "device/cuda.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -54,6 +53,16 @@ void kernels_cuda_failed(const char *kernel, int error) {
 
 /* ---- which GPU ---- */
 
+/* The slot says which GPU, the unique number also which part of it (MIG). */
+static void identify(const struct cudaDeviceProp *properties, char *text, size_t capacity) {
+    str_format(text, capacity, "%04x:%02x:%02x ", (unsigned)properties->pciDomainID, (unsigned)properties->pciBusID,
+               (unsigned)properties->pciDeviceID);
+    for (size_t i = 0; i < sizeof properties->uuid.bytes; i++) {
+        const size_t used = strlen(text);
+        str_format(text + used, capacity - used, "%02x", (unsigned)(unsigned char)properties->uuid.bytes[i]);
+    }
+}
+
 static Status cuda_find(DeviceChoice *choice, int local_rank) {
     int count = 0;
     struct cudaDeviceProp properties;
@@ -63,14 +72,14 @@ static Status cuda_find(DeviceChoice *choice, int local_rank) {
         return STATUS_FAIL(STATUS_DEVICE, "device: cuda needs a GPU, and there is none here: %s",
                            error != cudaSuccess ? cudaGetErrorString(error) : "no device is visible");
     }
-    choice->gpus = count;
-    choice->gpu = local_rank % count;
-    CUDA_TRY(cudaGetDeviceProperties(&properties, choice->gpu));
+    const int gpu = local_rank % count;
+    CUDA_TRY(cudaGetDeviceProperties(&properties, gpu));
     if (properties.major < LEAST_CAPABILITY)
         return STATUS_FAIL(STATUS_DEVICE, "device: cuda needs compute capability %d.0, and GPU %d (%s) has %d.%d",
-                           LEAST_CAPABILITY, choice->gpu, properties.name, properties.major, properties.minor);
-    for (int i = 0; i < 16; i++)
-        snprintf(choice->identity + 2 * i, 3, "%02x", (unsigned)(unsigned char)properties.uuid.bytes[i]);
+                           LEAST_CAPABILITY, gpu, properties.name, properties.major, properties.minor);
+    choice->gpus = count;
+    choice->gpu = gpu;
+    identify(&properties, choice->identity, sizeof choice->identity);
     return STATUS_OK;
 }
 

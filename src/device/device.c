@@ -42,14 +42,14 @@ static Status not_built(const char *name) {
 
 /* The first that has something to run on; the reasons against those before it. */
 static Status choose_any(DeviceChoice *choice, int local_rank) {
-    char against[sizeof choice->why] = "no other is built in";
+    char against[sizeof choice->why] = "nothing else is built in";
     for (int i = 0; i < BACKENDS; i++) {
         choice->backend = backends[i]->name;
         if (backends[i]->find(choice, local_rank) == STATUS_OK) {
             str_format(choice->why, sizeof choice->why, "%s", i > 0 || BACKENDS == 1 ? against : "a GPU is there");
             return STATUS_OK;
         }
-        str_format(against, sizeof against, "%s", status_trail());
+        str_format(against, sizeof against, "%.200s", status_trail());
         against[strcspn(against, "\n")] = '\0';
         status_trail_clear();
     }

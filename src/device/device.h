@@ -31,7 +31,7 @@ typedef struct DeviceChoice {
     int gpus;            /* that this process sees; 0: none are needed              */
     int gpu;             /* which of them: the node-local rank mod gpus             */
     char identity[48];   /* of that GPU: the same in every process of the node      */
-    char why[240];       /* for the log: "a GPU is there", "asked for", what is missing */
+    char why[240];       /* for the log: "a GPU is there", "asked for", what others lack */
 } DeviceChoice;
 
 /* `name`: auto, cpu, cuda. STATUS_DEVICE when it is not built in or there is nothing to run on. */

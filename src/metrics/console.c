@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #define CLEAR_LINE "\r\x1b[K"
@@ -62,6 +63,8 @@ void console_start_text(const StartMetrics *s, Str *out) {
                mesh.replicate, mesh.shard, mesh.tp, mesh_size(mesh),
                s->config->parallel.data == DATA_DDP ? "ddp" : "fsdp", s->device, s->threads,
                s->threads == 1 ? "" : "s");
+    if (strcmp(s->config->device, "auto") == 0)
+        str_printf(out, "  device  auto: %s, since %s\n", s->device, s->device_reason);
     str_printf(out, "  owners  busiest %.3g of mean %.3g FLOPs (bound %.3g)\n", load.max, load.mean, load.bound);
     str_printf(out, "  steps   %" PRId64 " of %" PRId64 " sequences of %" PRId64 " tokens; numerics %s, %d segments",
                s->steps_total, s->config->batch.global, s->config->batch.seq_len,

@@ -15,7 +15,9 @@
 #include "checkpoint/load.h"
 #include "checkpoint/run.h"
 #include "checkpoint/tensors.h"
+#include "comm/world.h"
 #include "data/dataset.h"
+#include "device/device.h"
 #include "optim/schedule.h"
 #include "train/memory.h"
 
@@ -71,9 +73,20 @@ static Status check_data(const Config *c, Found *found, Str *out) {
     return STATUS_OK;
 }
 
+/* ---- the device ---- */
+
+/* As on this machine, whatever the node that will run. */
+static Status check_device(const Config *c, DeviceChoice *choice, Str *out) {
+    const char *transport;
+    TRY(device_choose(choice, c->device, 0));
+    TRY(transport_choose(c->comm.transport, choice->backend, &transport));
+    str_printf(out, "%-14s %s: %s; transport %s\n", "device", choice->backend, choice->why, transport);
+    return STATUS_OK;
+}
+
 /* ---- memory ---- */
 
-static Status check_memory(const Blueprint *b, Str *out) {
+static Status check_memory(const Blueprint *b, const DeviceChoice *choice, Str *out) {
     const int world = mesh_size(b->plan.mesh);
     MemoryLine largest[MEMORY_LINES] = {{0}}, lines[MEMORY_LINES];
     size_t node = 0;
@@ -87,6 +100,11 @@ static Status check_memory(const Blueprint *b, Str *out) {
             memcpy(largest, lines, sizeof largest);
     }
     set_tensors_destroy(&saved);
+    if (choice->gpus > 0) {
+        str_printf(out, "%-14s %.1f MiB on a GPU for the largest rank: the start compares with what is free\n",
+                   "memory", (double)(memory_total(largest) - memory_total_on_host(largest)) / MIB);
+        return STATUS_OK;
+    }
     TRY(memory_check(b->config.path, node, world, largest));
     str_printf(out, "%-14s %.1f MiB for %d rank%s on this node, %.1f MiB available\n", "memory", (double)node / MIB,
                world, world == 1 ? "" : "s", (double)memory_available() / MIB);
@@ -239,8 +257,10 @@ static Status check_state(const Blueprint *b, const Found *found, Str *out) {
 }
 
 static Status check_rest(const Blueprint *b, Found *found, Str *out) {
+    DeviceChoice choice;
+    TRY(check_device(&b->config, &choice, out));
     TRY(check_data(&b->config, found, out));
-    TRY(check_memory(b, out));
+    TRY(check_memory(b, &choice, out));
     TRY(check_run_dir(b, out));
     return check_state(b, found, out);
 }

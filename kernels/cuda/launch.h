@@ -25,6 +25,18 @@
 #endif
 /* clang-format on */
 
+/* Unrolls the loop that follows; arrays indexed by its counter stay in registers. */
+#ifdef __CUDACC__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+/* The entries of the table: void gemm_cuda(const KernelCtx *ctx, const void *args) and so on. */
+#define LAUNCH_DECLARE_(id, args, name) extern "C" void name##_cuda(const KernelCtx *ctx, const void *args);
+KERNEL_LIST(LAUNCH_DECLARE_)
+#undef LAUNCH_DECLARE_
+
 /* The stream of a context, and the fate of a launch on it. */
 static inline cudaStream_t launch_stream(const KernelCtx *ctx) {
     return static_cast<cudaStream_t>(ctx->stream);

@@ -1,0 +1,75 @@
+/* Copy, fill, add, scale, transpose. In-place calls alias exactly, element on element. */
+#include "kernels/cuda/grid.h"
+
+__global__ void copy_kernel(Copy a) {
+    const int64_t r = matrix_row();
+    if (r >= a.rows)
+        return;
+    for (int64_t c = matrix_column(); c < a.cols; c += matrix_step())
+        a.dst[r * a.dst_stride + c] = a.src[r * a.src_stride + c];
+}
+
+__global__ void copy_flat_kernel(float *dst, const float *src, int64_t n) {
+    for (int64_t i = flat_begin(); i < flat_end(n); i += blockDim.x)
+        dst[i] = src[i];
+}
+
+void copy_cuda(const KernelCtx *ctx, const void *args) {
+    const Copy *a = static_cast<const Copy *>(args);
+    if (a->rows <= 0 || a->cols <= 0)
+        return;
+    if (a->rows == 1 || (a->dst_stride == a->cols && a->src_stride == a->cols)) {
+        const Grid flat = grid_flat(a->rows * a->cols);
+        launch_check("copy", KLAUNCH(copy_flat_kernel, flat.blocks, flat.threads, 0, launch_stream(ctx), a->dst, a->src,
+                                     a->rows * a->cols));
+        return;
+    }
+    const Grid grid = grid_matrix(a->rows, a->cols);
+    launch_check("copy", KLAUNCH(copy_kernel, grid.blocks, grid.threads, 0, launch_stream(ctx), *a));
+}
+
+__global__ void fill_kernel(Fill a) {
+    for (int64_t i = flat_begin(); i < flat_end(a.n); i += blockDim.x)
+        a.x[i] = a.value;
+}
+
+GRID_FLAT_ENTRY(fill, Fill)
+
+__global__ void add_kernel(Add a) {
+    for (int64_t i = flat_begin(); i < flat_end(a.n); i += blockDim.x)
+        a.dst[i] = a.a[i] + a.b[i];
+}
+
+GRID_FLAT_ENTRY(add, Add)
+
+__global__ void scale_kernel(Scale a) {
+    for (int64_t i = flat_begin(); i < flat_end(a.n); i += blockDim.x)
+        a.x[i] = a.x[i] * a.factor;
+}
+
+GRID_FLAT_ENTRY(scale, Scale)
+
+enum { TRANSPOSE_TILE = 32, TRANSPOSE_ROWS = 8 };
+
+/* Square tiles, so that reads and writes both run along rows; one column of padding keeps the banks apart. */
+__global__ void transpose_kernel(Transpose a) {
+    __shared__ float tile[TRANSPOSE_TILE][TRANSPOSE_TILE + 1];
+    const int64_t across = (a.cols + TRANSPOSE_TILE - 1) / TRANSPOSE_TILE;
+    const int64_t r0 = blockIdx.x / across * TRANSPOSE_TILE, c0 = blockIdx.x % across * TRANSPOSE_TILE;
+    for (int y = threadIdx.y; y < TRANSPOSE_TILE; y += TRANSPOSE_ROWS)
+        if (r0 + y < a.rows && c0 + threadIdx.x < a.cols)
+            tile[y][threadIdx.x] = a.src[(r0 + y) * a.cols + c0 + threadIdx.x];
+    __syncthreads();
+    for (int y = threadIdx.y; y < TRANSPOSE_TILE; y += TRANSPOSE_ROWS)
+        if (c0 + y < a.cols && r0 + threadIdx.x < a.rows)
+            a.dst[(c0 + y) * a.rows + r0 + threadIdx.x] = tile[threadIdx.x][y];
+}
+
+void transpose_cuda(const KernelCtx *ctx, const void *args) {
+    const Transpose *a = static_cast<const Transpose *>(args);
+    if (a->rows <= 0 || a->cols <= 0)
+        return;
+    const int64_t blocks = grid_ceil_div(a->rows, TRANSPOSE_TILE) * grid_ceil_div(a->cols, TRANSPOSE_TILE);
+    launch_check("transpose", KLAUNCH(transpose_kernel, dim3(static_cast<unsigned>(blocks)),
+                                      dim3(TRANSPOSE_TILE, TRANSPOSE_ROWS), 0, launch_stream(ctx), *a));
+}

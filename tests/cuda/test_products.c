@@ -1,0 +1,171 @@
+/* The CUDA matrix product and attention against the CPU's, bit for bit. */
+#include <stdio.h>
+
+#include "tests/cuda/parity.h"
+
+/* ---- matrix product ---------------------------------------------------------------------------------------------- */
+
+typedef struct Product {
+    int64_t m, n, k[3], segment[3];
+    int nparts, nsegments;
+    bool trans_a, trans_b, accumulate;
+    GemmShape shape;
+    int64_t spare; /* added to every leading dimension */
+    bool special;
+} Product;
+
+static void run_product(const Product *t) {
+    Gemm g = {.m = t->m,
+              .n = t->n,
+              .nparts = t->nparts,
+              .nsegments = t->nsegments,
+              .trans_a = t->trans_a,
+              .trans_b = t->trans_b,
+              .accumulate = t->accumulate,
+              .shape = t->shape,
+              .ldc = t->n + t->spare};
+    for (int p = 0; p < t->nparts; p++) {
+        GemmPart *part = &g.part[p];
+        part->k = t->k[p];
+        part->segment = t->segment[p];
+        part->lda = (t->trans_a ? t->m : t->k[p]) + t->spare;
+        part->ldb = (t->trans_b ? t->k[p] : t->n) + t->spare;
+        part->a = pool_random((t->trans_a ? t->k[p] : t->m) * part->lda);
+        part->b = pool_random((t->trans_b ? t->n : t->k[p]) * part->ldb);
+    }
+    g.c = pool_random(t->m * g.ldc);
+    (void)snprintf(parity.what, sizeof parity.what,
+                   "m %d n %d k %d,%d,%d segments %d parts %d trans %d%d accumulate %d shape %d spare %d", (int)t->m,
+                   (int)t->n, (int)t->k[0], (int)t->k[1], (int)t->k[2], t->nsegments, t->nparts, t->trans_a, t->trans_b,
+                   t->accumulate, (int)t->shape, (int)t->spare);
+    PARITY_RUN(GEMM, &g);
+}
+
+/* A product of each tile size, in every transposition, with and without accumulation, plain and over segments. */
+static void check_forms(int64_t m, int64_t n, int64_t k, int64_t spare) {
+    for (int form = 0; form < 8; form++) {
+        Product t = {.m = m,
+                     .n = n,
+                     .k = {k},
+                     .segment = {k},
+                     .nparts = 1,
+                     .nsegments = 1,
+                     .trans_a = (form & 1) != 0,
+                     .trans_b = (form & 2) != 0,
+                     .accumulate = (form & 4) != 0,
+                     .spare = spare};
+        pool_begin(form == 3);
+        run_product(&t);
+        t.nsegments = form < 4 ? 4 : 8;
+        t.segment[0] = (k + t.nsegments - 1) / t.nsegments;
+        pool_begin(false);
+        run_product(&t);
+    }
+}
+
+static void test_every_form_of_every_tile(void **state) {
+    (void)state;
+    parity_restore_faults();
+    check_forms(37, 71, 19, 0);
+    check_forms(64, 64, 64, 0);
+    check_forms(5, 130, 3, 3);
+    check_forms(130, 9, 33, 1);
+    check_forms(258, 260, 21, 0); /* beyond the small tile */
+    check_forms(1, 1, 1, 0);
+}
+
+/* So many tiles that blocks with scratch take more than one, and the largest tile is chosen. */
+static void test_large_outputs(void **state) {
+    (void)state;
+    parity_restore_faults();
+    const Product cases[] = {
+        {.m = 1500, .n = 1500, .k = {9}, .nparts = 1, .nsegments = 1, .trans_b = true},
+        {.m = 1411, .n = 1409, .k = {17}, .nparts = 1, .nsegments = 1, .spare = 1, .accumulate = true},
+        {.m = 2049, .n = 1031, .k = {10}, .segment = {5}, .nparts = 1, .nsegments = 2, .trans_a = true},
+        {.m = 1450, .n = 1450, .k = {8}, .nparts = 1, .nsegments = 1, .trans_b = true, .shape = GEMM_LOWER_MIRRORED},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pool_begin(false);
+        run_product(&cases[i]);
+    }
+}
+
+static void test_parts_add_up_in_each_segment(void **state) {
+    (void)state;
+    parity_restore_faults();
+    const Product cases[] = {
+        {.m = 33, .n = 70, .k = {64, 16, 16}, .segment = {8, 2, 2}, .nparts = 3, .nsegments = 8},
+        {.m = 33, .n = 70, .k = {30, 7, 0}, .segment = {8, 2, 0}, .nparts = 3, .nsegments = 4, .accumulate = true},
+        {.m = 65, .n = 33, .k = {40, 41}, .nparts = 2, .nsegments = 1, .trans_a = true, .spare = 2},
+        {.m = 300, .n = 300, .k = {64, 64}, .segment = {8, 8}, .nparts = 2, .nsegments = 8, .spare = 4},
+        {.m = 9, .n = 9, .k = {64, 60, 3}, .segment = {1, 1, 1}, .nparts = 3, .nsegments = 64, .trans_b = true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pool_begin(i == 2);
+        run_product(&cases[i]);
+    }
+}
+
+static void test_mirrored_products(void **state) {
+    (void)state;
+    parity_restore_faults();
+    const int64_t sizes[] = {1, 31, 64, 97, 259};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const int64_t m = sizes[i];
+        for (int form = 0; form < 4; form++) {
+            const Product t = {.m = m,
+                               .n = m,
+                               .k = {m / 2 + 5},
+                               .segment = {(m / 2 + 5 + 3) / 4},
+                               .nparts = 1,
+                               .nsegments = (form & 1) != 0 ? 4 : 1,
+                               .trans_b = true,
+                               .accumulate = (form & 2) != 0,
+                               .shape = GEMM_LOWER_MIRRORED,
+                               .spare = i % 2};
+            pool_begin(false);
+            run_product(&t);
+        }
+    }
+}
+
+static void test_nothing_to_contract(void **state) {
+    (void)state;
+    parity_restore_faults();
+    const Product cases[] = {
+        {.m = 33, .n = 35, .k = {0}, .nparts = 1, .nsegments = 1},
+        {.m = 33, .n = 35, .k = {0}, .nparts = 1, .nsegments = 1, .accumulate = true},
+        {.m = 33, .n = 35, .k = {0}, .segment = {5}, .nparts = 1, .nsegments = 8},
+        {.m = 33, .n = 35, .k = {11}, .segment = {5}, .nparts = 1, .nsegments = 8, .trans_b = true},
+        {.m = 0, .n = 35, .k = {11}, .nparts = 1, .nsegments = 1},
+        {.m = 33, .n = 0, .k = {11}, .segment = {11}, .nparts = 1, .nsegments = 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pool_begin(false);
+        run_product(&cases[i]);
+    }
+}
+
+/* Chains whose value is -0 or a subnormal show every padded step. */
+static void test_negative_zeros_and_infinities_meet_no_padding(void **state) {
+    (void)state;
+    parity_restore_faults();
+    for (int64_t k = 1; k < 20; k++) {
+        const Product t = {.m = 34, .n = 67, .k = {k}, .nparts = 1, .nsegments = 1, .trans_b = k % 2 == 0};
+        pool_begin(k % 3 == 0);
+        run_product(&t);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_form_of_every_tile),
+        cmocka_unit_test(test_large_outputs),
+        cmocka_unit_test(test_parts_add_up_in_each_segment),
+        cmocka_unit_test(test_mirrored_products),
+        cmocka_unit_test(test_nothing_to_contract),
+        cmocka_unit_test(test_negative_zeros_and_infinities_meet_no_padding),
+    };
+    parity_keep_faults();
+    return cmocka_run_group_tests(tests, parity_open, parity_close);
+}

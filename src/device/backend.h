@@ -31,6 +31,11 @@ typedef struct Backend {
     double (*event_sync)(Event *event);
     bool (*event_passed)(Event *event);
 
+    Stopwatch *(*stopwatch_create)(Device *device);
+    void (*stopwatch_destroy)(Stopwatch *watch);
+    void (*stopwatch_mark)(Stopwatch *watch, int mark);
+    bool (*stopwatch_ms)(Stopwatch *watch, int from, int to, double *ms);
+
     DM_NODISCARD Status (*arena_init)(Device *device, Arena *arena, size_t nbytes, const char *what);
     void (*arena_deinit)(Device *device, Arena *arena);
     void *(*alloc)(Stream *stream, size_t nbytes);
@@ -57,6 +62,10 @@ struct Stream {
 };
 
 struct Event {
+    const Backend *backend;
+};
+
+struct Stopwatch {
     const Backend *backend;
 };
 

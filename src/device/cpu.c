@@ -37,6 +37,11 @@ typedef struct CpuEvent {
     uint64_t ticket; /* of that queue             */
 } CpuEvent;
 
+typedef struct CpuStopwatch {
+    Stopwatch head;
+    int64_t ns[STOPWATCH_MARKS];
+} CpuStopwatch;
+
 typedef struct WaitArg {
     Queue *queue;
     uint64_t ticket;
@@ -241,6 +246,26 @@ static bool cpu_event_passed(Event *event) {
     return mark.queue == NULL || queue_done(mark.queue) >= mark.ticket;
 }
 
+static Stopwatch *cpu_stopwatch_create(Device *device) {
+    CpuStopwatch *watch = HEAP_ALLOC(CpuStopwatch, 1);
+    watch->head.backend = device->backend;
+    return &watch->head;
+}
+
+static void cpu_stopwatch_destroy(Stopwatch *watch) {
+    heap_free(watch);
+}
+
+static void cpu_stopwatch_mark(Stopwatch *watch, int mark) {
+    ((CpuStopwatch *)watch)->ns[mark] = clock_ns();
+}
+
+static bool cpu_stopwatch_ms(Stopwatch *head, int from, int to, double *ms) {
+    const CpuStopwatch *watch = (const CpuStopwatch *)head;
+    *ms = (double)(watch->ns[to] - watch->ns[from]) * 1e-6;
+    return true;
+}
+
 static Status cpu_arena_init(Device *device, Arena *arena, size_t nbytes, const char *what) {
     (void)device;
     TRY(arena_init(arena, nbytes, what));
@@ -299,6 +324,10 @@ const Backend backend_cpu = {
     .event_wait = cpu_event_wait,
     .event_sync = cpu_event_sync,
     .event_passed = cpu_event_passed,
+    .stopwatch_create = cpu_stopwatch_create,
+    .stopwatch_destroy = cpu_stopwatch_destroy,
+    .stopwatch_mark = cpu_stopwatch_mark,
+    .stopwatch_ms = cpu_stopwatch_ms,
     .arena_init = cpu_arena_init,
     .arena_deinit = cpu_arena_deinit,
     .alloc = cpu_alloc,

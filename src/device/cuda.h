@@ -105,6 +105,10 @@ void cuda_event_record(Event *event, Stream *stream);
 void cuda_event_wait(Stream *stream, Event *event);
 double cuda_event_sync(Event *event);
 bool cuda_event_passed(Event *event);
+Stopwatch *cuda_stopwatch_create(Device *device);
+void cuda_stopwatch_destroy(Stopwatch *watch);
+void cuda_stopwatch_mark(Stopwatch *watch, int mark);
+bool cuda_stopwatch_ms(Stopwatch *watch, int from, int to, double *ms);
 void cuda_marks_destroy(CudaDevice *device); /* nothing may be queued */
 
 /* cuda_memory.c */

@@ -149,3 +149,42 @@ double cuda_event_sync(Event *head) {
     cuda_wait_event(event->device, event->mark->handle);
     return (double)(clock_ns() - begin) / 1e3;
 }
+
+/* ---- timers ---- */
+
+typedef struct CudaStopwatch {
+    Stopwatch head;
+    const CudaStream *stream; /* compute */
+    cudaEvent_t mark[STOPWATCH_MARKS];
+} CudaStopwatch;
+
+Stopwatch *cuda_stopwatch_create(Device *device) {
+    CudaStopwatch *watch = HEAP_ALLOC(CudaStopwatch, 1);
+    watch->head.backend = device->backend;
+    watch->stream = &cuda_device(device)->stream[STREAM_COMPUTE];
+    for (int i = 0; i < STOPWATCH_MARKS; i++)
+        CUDA_OK(cudaEventCreateWithFlags(&watch->mark[i], cudaEventDefault));
+    return &watch->head;
+}
+
+void cuda_stopwatch_destroy(Stopwatch *head) {
+    CudaStopwatch *watch = (CudaStopwatch *)head;
+    for (int i = 0; i < STOPWATCH_MARKS; i++)
+        CUDA_DROP(cudaEventDestroy(watch->mark[i]));
+    heap_free(watch);
+}
+
+void cuda_stopwatch_mark(Stopwatch *head, int mark) {
+    const CudaStopwatch *watch = (const CudaStopwatch *)head;
+    CUDA_OK(cudaEventRecord(watch->mark[mark], watch->stream->handle));
+}
+
+bool cuda_stopwatch_ms(Stopwatch *head, int from, int to, double *ms) {
+    const CudaStopwatch *watch = (const CudaStopwatch *)head;
+    float elapsed = 0.0f;
+    if (!cuda_event_ready(watch->mark[from]) || !cuda_event_ready(watch->mark[to]))
+        return false;
+    CUDA_OK(cudaEventElapsedTime(&elapsed, watch->mark[from], watch->mark[to]));
+    *ms = (double)elapsed;
+    return true;
+}

@@ -172,6 +172,24 @@ bool event_passed(Event *event) {
     return event->backend->event_passed(event);
 }
 
+Stopwatch *stopwatch_create(Device *device) {
+    return device->backend->stopwatch_create(device);
+}
+
+void stopwatch_destroy(Stopwatch *watch) {
+    if (watch != NULL)
+        watch->backend->stopwatch_destroy(watch);
+}
+
+void stopwatch_mark(Stopwatch *watch, int mark) {
+    DM_ASSERT(mark >= 0 && mark < STOPWATCH_MARKS);
+    watch->backend->stopwatch_mark(watch, mark);
+}
+
+bool stopwatch_ms(Stopwatch *watch, int from, int to, double *ms) {
+    return watch->backend->stopwatch_ms(watch, from, to, ms);
+}
+
 /* ---- memory ---- */
 
 Status device_arena_init(Device *device, Arena *arena, size_t nbytes, const char *what) {

@@ -85,6 +85,15 @@ void event_wait(Stream *stream, Event *event); /* work queued on `stream` after 
 double event_sync(Event *event);               /* the host waits; gives the microseconds it waited */
 bool event_passed(Event *event);               /* would event_sync return at once? */
 
+/* Times of the compute stream: when the work queued before each mark had run. */
+typedef struct Stopwatch Stopwatch; /* opaque */
+#define STOPWATCH_MARKS 4
+Stopwatch *stopwatch_create(Device *device);
+void stopwatch_destroy(Stopwatch *watch); /* accepts NULL */
+void stopwatch_mark(Stopwatch *watch, int mark);
+/* Milliseconds from one mark to another. False when they have not both passed. */
+bool stopwatch_ms(Stopwatch *watch, int from, int to, double *ms);
+
 /* Device memory, zeroed like arena_init's. On the CPU it is host memory. */
 DM_NODISCARD Status device_arena_init(Device *device, Arena *arena, size_t nbytes, const char *what);
 void device_arena_deinit(Device *device, Arena *arena); /* nothing queued may use it */

@@ -17,6 +17,8 @@ struct Model {
     bool recompute;
     Leaf leaf;        /* at its full size */
     Activations acts; /* owned            */
+    Stopwatch *watch; /* owned; marks: before, between and after forward and backward */
+    bool timed;       /* of a leaf whose times have not been read */
     double forward_ms, backward_ms;
 };
 
@@ -56,6 +58,7 @@ Status model_create(Model **model, const ModelOptions *options, Arena *arena) {
     m->residency = options->residency;
     m->recompute = options->recompute;
     m->leaf = leaf_of(options);
+    m->watch = stopwatch_create(options->device);
     model_layout(&m->leaf, &m->acts, m->recompute, arena);
     if (arena->base != NULL)
         rope_fill(&m->leaf.rope, m->leaf.stream, m->leaf.T, m->leaf.shape->D, m->leaf.shape->rope_theta);
@@ -67,6 +70,7 @@ void model_destroy(Model *model) {
     if (model == NULL)
         return;
     activations_destroy(&model->acts);
+    stopwatch_destroy(model->watch);
     heap_free(model);
 }
 
@@ -207,22 +211,32 @@ static void backward_embedding(const Model *m, const Leaf *leaf) {
 /* ---- the three ways through -----------------------------------------------------------------------------------------
  */
 
+/* The leaf's times, once the host has waited for it. */
+static void read_times(Model *m) {
+    double forward_ms, backward_ms;
+    if (!m->timed || !stopwatch_ms(m->watch, 0, 1, &forward_ms) || !stopwatch_ms(m->watch, 1, 2, &backward_ms))
+        return;
+    m->forward_ms += forward_ms;
+    m->backward_ms += backward_ms;
+    m->timed = false;
+}
+
 void model_forward_backward(Model *model, const int32_t *tokens, const int32_t *targets) {
     Leaf counted = model->leaf;
     counted.counted = true;
     const Leaf *leaf = &counted;
-    const int64_t begin = clock_ns();
+    stopwatch_mark(model->watch, 0);
     forward_layers(model, leaf, tokens);
     forward_head(model, leaf, targets);
     head_leaf_loss(leaf, &model->acts.head);
     unit_release(model, head_unit(model), false);
-    const int64_t middle = clock_ns();
+    stopwatch_mark(model->watch, 1);
     backward_head(model, leaf);
     for (int i = (int)leaf->shape->L - 1; i >= 0; i--)
         backward_layer(model, leaf, i);
     backward_embedding(model, leaf);
-    model->forward_ms += (double)(middle - begin) * 1e-6;
-    model->backward_ms += clock_ms_since(middle);
+    stopwatch_mark(model->watch, 2);
+    model->timed = true;
 }
 
 void model_eval(Model *model, const int32_t *tokens, const int32_t *targets, float *window_sum) {
@@ -250,10 +264,12 @@ void model_logits(Model *model, const int32_t *tokens, int64_t n, float *logits)
 float model_loss(Model *model) {
     float loss;
     device_copy_to_host(model->leaf.stream, &loss, model->acts.head.loss, sizeof loss);
+    read_times(model);
     return loss;
 }
 
 void model_take_times(Model *model, double *forward_ms, double *backward_ms) {
+    read_times(model);
     *forward_ms = model->forward_ms;
     *backward_ms = model->backward_ms;
     model->forward_ms = 0.0;

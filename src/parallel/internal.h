@@ -81,7 +81,13 @@ struct Parallel {
     double wait_us[WAIT_SAMPLES];
     int wait_count;
     int64_t ns_calls;
+    Stopwatch *watch;
+    bool update_timed; /* marks of an update that have not been read */
+    double optimizer_ms;
 };
+
+/* Of the watch. */
+enum { MARK_GRADS, MARK_REDUCED, MARK_UPDATE, MARK_UPDATED };
 
 /* Places everything; arena may be measuring. `bytes` gets the sizes by kind. (layout.c) */
 void parallel_layout(Parallel *p, MeshCoord coord, ParallelBytes *bytes);

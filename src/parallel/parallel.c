@@ -101,6 +101,7 @@ static void create_events(Parallel *p) {
     for (int s = 0; s < p->grad_nslots; s++)
         p->grad_slot[s].consumed = event_create(p->device);
     p->adamw_done = event_create(p->device);
+    p->watch = stopwatch_create(p->device);
 }
 
 static void destroy_events(Parallel *p) {
@@ -121,6 +122,7 @@ static void destroy_events(Parallel *p) {
     for (int s = 0; s < p->grad_nslots; s++)
         event_destroy(p->grad_slot[s].consumed);
     event_destroy(p->adamw_done);
+    stopwatch_destroy(p->watch);
 }
 
 /* Sizes of the blocks in this rank's runs; a block beyond the unit's last one has none. */

@@ -59,6 +59,9 @@ GradNorm parallel_finish_gradients(Parallel *parallel, double *reduce_wait_ms);
  * false: gradients are dropped (a skipped step). Collective. */
 void parallel_update(Parallel *parallel, const UpdateStep *step, const GradNorm *norm, bool apply,
                      double *publish_wait_ms);
+/* Of the newest update that has run, publish waits included: on a device that works on while the host goes on, the one
+ * before. */
+double parallel_optimizer_ms(const Parallel *parallel);
 /* Every pending publish is over, on every communication stream: before any other reader of weights. */
 void parallel_drain(Parallel *parallel);
 /* Gives the losses of all leaves of the step [L] in leaf order, and ORs `flag` over all ranks into *any. Collective. */

@@ -99,10 +99,10 @@ static GradNorm global_norm(Parallel *p) {
 }
 
 GradNorm parallel_finish_gradients(Parallel *p, double *reduce_wait_ms) {
-    const int64_t start = clock_ns();
+    stopwatch_mark(p->watch, MARK_GRADS);
     for (int u = p->plan->params->nunits - 1; u >= 0; u--)
         event_wait(p->compute, p->unit[u].final);
-    *reduce_wait_ms = clock_ms_since(start);
+    stopwatch_mark(p->watch, MARK_REDUCED);
     tp_release_scattered(p); /* the forward has acquired every unit */
     while (p->gather_next >= 0)
         tp_gather_unit(p, p->gather_next--);
@@ -112,12 +112,25 @@ GradNorm parallel_finish_gradients(Parallel *p, double *reduce_wait_ms) {
         p->mesh->world, p->compute, p->sums, p->all_sums, n, DTYPE_F64,
         (CommTag){.what = "gradient norm", .unit = -1, .payload = 2 * counted(p, n * mesh_size(p->plan->mesh))});
     device_copy_to_host(p->compute, p->host_sums, p->all_sums, (size_t)(n * mesh_size(p->plan->mesh)) * sizeof(double));
+    (void)stopwatch_ms(p->watch, MARK_GRADS, MARK_REDUCED, reduce_wait_ms);
     return global_norm(p);
+}
+
+/* The newest update that has run. */
+static void time_update(Parallel *p) {
+    if (p->update_timed && stopwatch_ms(p->watch, MARK_UPDATE, MARK_UPDATED, &p->optimizer_ms))
+        p->update_timed = false;
+}
+
+double parallel_optimizer_ms(const Parallel *p) {
+    return p->optimizer_ms;
 }
 
 void parallel_update(Parallel *p, const UpdateStep *step, const GradNorm *norm, bool apply, double *publish_wait_ms) {
     const int nunits = p->plan->params->nunits;
     const bool async = p->config->optimizer.muon.replicate_async;
+    time_update(p);
+    stopwatch_mark(p->watch, MARK_UPDATE);
     prefetch_invalidate(p);
     *publish_wait_ms = 0;
     if (apply) {
@@ -147,6 +160,9 @@ void parallel_update(Parallel *p, const UpdateStep *step, const GradNorm *norm, 
     for (int u = 0; u < nunits; u++)
         event_wait(p->compute, p->unit[u].gathered);
     tp_release_gathered(p);
+    stopwatch_mark(p->watch, MARK_UPDATED);
+    p->update_timed = true;
+    time_update(p);
     p->in_step = false;
 }
 

@@ -50,12 +50,11 @@ void step_run(Session *s, bool want_stop, StepResult *result) {
     comm_compare_sequences(s->world->comm);
     result->norm = parallel_finish_gradients(s->parallel, &result->reduce_wait_ms);
 
-    const int64_t optimizer = clock_ns();
     result->finite = isfinite(result->loss) && isfinite(result->norm.norm);
     const UpdateStep update = {
         .lr_muon = result->lr_muon, .lr_adamw = result->lr_adamw, .adamw_t = s->progress.adamw_t + 1};
     parallel_update(s->parallel, &update, &result->norm, result->finite, &result->publish_wait_ms);
-    result->optimizer_ms = clock_ms_since(optimizer) - result->publish_wait_ms;
+    result->optimizer_ms = parallel_optimizer_ms(s->parallel) - result->publish_wait_ms;
 
     if (result->finite || c->train.nonfinite == NONFINITE_SKIP) {
         s->progress.step = step;

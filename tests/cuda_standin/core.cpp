@@ -220,7 +220,9 @@ void leak_count(const char *kind, int change) {
     handles()[kind] += change;
 }
 
-static void check_leaks() {
+void check_leaks() {
+    if (!settings().leaks)
+        return;
     std::string left;
     for (const auto &entry : handles()) {
         if (entry.second != 0)
@@ -233,8 +235,6 @@ static void check_leaks() {
 void check_unnoticed_errors() {
     if (failed_api[0] != '\0')
         fault("%s failed and the program still exits 0: an error went unchecked", failed_api);
-    if (settings().leaks)
-        check_leaks();
 }
 
 static void write_group(FILE *file, const char *name, const Group &group) {

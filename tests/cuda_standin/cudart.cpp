@@ -99,6 +99,7 @@ static void at_exit(int status, void *) {
     check_unnoticed_errors();
     check_queues_empty();
     memory_check_margins();
+    check_leaks();
 }
 
 __attribute__((constructor)) static void start() {

@@ -142,8 +142,10 @@ static bool is_legal(const emu::Kernel *kernel, dim3 grid, dim3 block, size_t nb
 static std::string readable(const char *mangled) {
     int status = 0;
     char *text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
-    const std::string name = text != nullptr ? text : mangled;
+    std::string name = text != nullptr ? text : mangled;
     free(text);
+    if (name.compare(0, 5, "void ") == 0) /* a template's name comes with its type */
+        name.erase(0, 5);
     return name.substr(0, name.find('('));
 }
 

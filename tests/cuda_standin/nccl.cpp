@@ -212,9 +212,9 @@ static void describe(Transfer *t) {
     const Part &p = t->parts[0];
     char more[40] = "";
     if (t->parts.size() > 1)
-        snprintf(more, sizeof more, " and %zu more", t->parts.size() - 1);
-    t->describe("ncclGroup on %s: %s rank %d, %zu bytes%s", t->comm->name.c_str() + 1,
-                p.sending ? "send to" : "receive from", p.peer, (size_t)p.message.nbytes, more);
+        snprintf(more, sizeof more, " and %zu more in its group", t->parts.size() - 1);
+    t->describe("%s %d of %zu bytes%s", p.sending ? "ncclSend to" : "ncclRecv from", p.peer, (size_t)p.message.nbytes,
+                more);
 }
 
 static void enqueue_group() {
@@ -268,7 +268,7 @@ static Transfer *point_to_point(ncclComm *comm, cudaStream_t stream, const char 
 static Transfer *new_collective(ncclComm *comm, cudaStream_t stream, size_t nbytes, const char *api) {
     Transfer *t = new_transfer(comm, stream, api);
     t->collective = true;
-    t->describe("%s on %s of %zu bytes", api, comm->name.c_str() + 1, nbytes);
+    t->describe("%s of %zu bytes", api, nbytes);
     count("bytes", api, (int64_t)nbytes);
     return t;
 }

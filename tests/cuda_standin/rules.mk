@@ -1,7 +1,6 @@
 # The CUDA stand-ins, for `make CUDA=1`: shared libraries under the names of the real ones, found by LD_LIBRARY_PATH, and
 # the kernels compiled once more, by g++. Everything lies in $(BUILD)/standin.
 
-CUDA_HOME ?= /usr/local/cuda
 STANDIN     = $(BUILD)/standin
 STANDIN_DIR = tests/cuda_standin
 STANDIN_CXX = g++ -std=c++17 -O2 -g -fPIC -Wall -Wextra -I. -isystem $(CUDA_HOME)/include -MMD -MP
@@ -13,10 +12,7 @@ STANDIN_NCCL    = $(patsubst %,$(STANDIN)/%.o,nccl transfer channel)
 STANDIN_KERNELS = $(patsubst kernels/cuda/%.cu,$(STANDIN)/kernels/%.o,$(sort $(wildcard kernels/cuda/*.cu)))
 STANDIN_LIBS    = $(STANDIN)/libcudart.so.13 $(STANDIN)/libnccl.so.2 $(STANDIN)/libkernels_emu.so
 
-# The self-tests' programs are built as the engine is: host code by $(CC) and nvcc, linked with the toolkit's libraries.
-STANDIN_NVCC = $(CUDA_HOME)/bin/nvcc -std=c++17 -O3 --fmad=false --ftz=false --prec-div=true --prec-sqrt=true \
-               -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -I. \
-               -Xcompiler -fno-exceptions,-fno-rtti,-fno-threadsafe-statics
+# The self-tests' programs are built as the engine is: host code by $(CC), kernels by $(NVCC), the toolkit's libraries.
 STANDIN_TEST = $(STANDIN)/selftest
 STANDIN_TEST_PROGS = $(patsubst $(STANDIN_DIR)/selftest/%.c,$(STANDIN_TEST)/%,$(sort $(wildcard $(STANDIN_DIR)/selftest/*.c)))
 
@@ -52,10 +48,10 @@ $(STANDIN_TEST)/%.o: $(STANDIN_DIR)/selftest/%.c | deps
 	$(if $(V),,@echo "CC $<")
 	$(Q)$(CC) $(CFLAGS) $(MPI_CFLAGS) -isystem $(CUDA_HOME)/include -MMD -MP -c $< -o $@
 
-$(STANDIN_TEST)/kernels.cu.o: $(STANDIN_DIR)/selftest/kernels.cu $(STANDIN_DIR)/selftest/kernels.h kernels/cuda/launch.h | deps
+$(STANDIN_TEST)/kernels.cu.o: $(STANDIN_DIR)/selftest/kernels.cu $(STANDIN_DIR)/selftest/kernels.h kernels/cuda/launch.h | deps cuda-release
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "NVCC $<")
-	$(Q)$(STANDIN_NVCC) -c $< -o $@
+	$(Q)$(NVCC) $(NVCCFLAGS) -c $< -o $@
 
 $(STANDIN_TEST)/libkernels_emu.so: $(STANDIN_DIR)/selftest/kernels.cu $(STANDIN)/emu_end.o $(STANDIN)/libcudart.so.13
 	@mkdir -p $(@D)
@@ -64,5 +60,4 @@ $(STANDIN_TEST)/libkernels_emu.so: $(STANDIN_DIR)/selftest/kernels.cu $(STANDIN)
 
 $(STANDIN_TEST_PROGS): %: %.o $(STANDIN_TEST)/kernels.cu.o
 	$(if $(V),,@echo "LD $@")
-	$(Q)$(CC) $^ -o $@ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--enable-new-dtags -lcudart -lnccl \
-		$(shell pkg-config --libs ompi-c) -lpthread -lm
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LIBS)

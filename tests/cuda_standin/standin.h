@@ -78,6 +78,7 @@ bool failure_injected();
 void count(const char *group, const char *name, int64_t n);
 void counts_write();
 void check_unnoticed_errors(); /* at exit with status 0 */
+void check_leaks();            /* the same */
 
 /* A piece of device memory, or of pinned host memory, that queued work names. */
 struct Range {

@@ -254,10 +254,10 @@ static bool anything_queued() {
 
 static void print_queues() {
     for (const Stream *s : streams) {
-        fprintf(stderr, "standin[%d]:  stream %d: %zu queued", settings().rank, s->id, s->queue.size());
+        std::string line = std::to_string(s->queue.size()) + " queued";
         for (size_t i = 0; i < s->queue.size() && i < 4; i++)
-            fprintf(stderr, " | %s%s", s->queue[i]->what, s->queue[i]->ready() ? "" : " (not yet)");
-        fprintf(stderr, "\n");
+            line += std::string(" | ") + s->queue[i]->what + (s->queue[i]->ready() ? "" : " (not yet)");
+        fprintf(stderr, "standin[%d]:  stream %d: %s\n", settings().rank, s->id, line.c_str());
     }
 }
 

@@ -111,10 +111,10 @@ typedef enum GemmShape { GEMM_FULL, GEMM_LOWER_MIRRORED } GemmShape;
 typedef struct Gemm {
     int64_t m, n;
     int nparts; /* 1..3 */
-    GemmPart part[3];
     int nsegments;
-    bool trans_a, trans_b, accumulate;
     GemmShape shape;
+    bool trans_a, trans_b, accumulate;
+    GemmPart part[3]; /* behind all padding: gcc 12 clears what lies behind an array in the wrong place */
     float *c;
     int64_t ldc;
 } Gemm;

@@ -183,10 +183,18 @@ static void check_transpose(const Transpose *a) {
     DM_ASSERT(a->dst != a->src || a->rows * a->cols == 0);
 }
 
+/* What is queued is a function of the arguments: no stray bytes between them. */
+#if defined __has_builtin && __has_builtin(__builtin_clear_padding)
+#define CLEAR_PADDING(args) __builtin_clear_padding(args)
+#else
+#define CLEAR_PADDING(args) ((void)(args))
+#endif
+
 #define OPS_DEFINE_(id, args, name)                                                                                    \
     void ops_##name(Stream *stream, args a) {                                                                          \
         _Static_assert(sizeof a <= 512, "a launch copies at most 512 bytes");                                          \
         check_##name(&a);                                                                                              \
+        CLEAR_PADDING(&a);                                                                                             \
         stream_launch(stream, KERNEL_##id, &a, sizeof a);                                                              \
     }
 KERNEL_LIST(OPS_DEFINE_)

@@ -142,10 +142,10 @@ static inline __device__ void tile_step(T &tile, const float *a, const float *b,
     }
 }
 
-/* `len` steps, the first of which counts as step k0 for the limit. */
+/* `len` steps, the first of which counts as step k0 for the limit. Limited chains are short: not worth unrolling. */
 template <ChainLimit LIMIT, class T>
 static inline __device__ void tile_steps(T &tile, const float *a, int a_ld, const float *b, int b_ld, int len, int k0) {
-    if (len == T::DEPTH) {
+    if (LIMIT == CHAIN_ALL && len == T::DEPTH) {
         UNROLL for (int k = 0; k < T::DEPTH; k++) tile_step<LIMIT>(tile, a + k * a_ld, b + k * b_ld, k0 + k);
         return;
     }
@@ -187,6 +187,31 @@ static inline __device__ void tile_chain(T &tile, Panels<T> &panels, int &at, So
         if (active)
             tile_steps<LIMIT>(tile, panels.a[at], stage_a.LD, panels.b[at], stage_b.LD,
                               left < T::DEPTH ? static_cast<int>(left) : T::DEPTH, static_cast<int>(k));
+        at ^= 1;
+    }
+}
+
+/* The same where the first operand lies in shared memory already, vector k at a + k*LD, written by the block just
+ * before: the first barrier is in here. The last one is not: it comes with the next chain. */
+template <class T> struct RowPanels { alignas(16) float b[2][T::DEPTH * Panels<T>::StageB::LD]; };
+
+template <ChainLimit LIMIT, class T>
+static inline __device__ void tile_chain_rows(T &tile, const float *a, RowPanels<T> &panels, int &at, Source b, int len,
+                                              bool active) {
+    typename Panels<T>::StageB stage;
+    if (len > 0)
+        stage_load(stage, b, len);
+    for (int k = 0; k < len; k += T::DEPTH) {
+        stage_store(panels.b[at], stage, b.along);
+        __syncthreads();
+        const int left = len - k;
+        if (left > T::DEPTH) {
+            b.x += b.along ? T::DEPTH * b.ld : T::DEPTH;
+            stage_load(stage, b, left - T::DEPTH);
+        }
+        if (active)
+            tile_steps<LIMIT>(tile, a + k * Panels<T>::StageA::LD, Panels<T>::StageA::LD, panels.b[at], stage.LD,
+                              left < T::DEPTH ? left : T::DEPTH, k);
         at ^= 1;
     }
 }

@@ -56,22 +56,27 @@ void kernels_cuda_failed(const char *kernel, int error) {
     abort();
 }
 
-/* cmocka takes SIGSEGV for itself at the start of every test; an emulated device needs it to watch its memory. */
-static struct sigaction parity_on_fault;
+/* cmocka takes the signals of faults for itself at the start of every test; an emulated device needs them, to watch its
+ * memory and to say what a kernel did wrong. */
+static const int parity_signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
+enum { PARITY_NSIGNALS = sizeof parity_signals / sizeof *parity_signals };
+static struct sigaction parity_on_signal[PARITY_NSIGNALS];
 
-static inline void parity_keep_faults(void) {
-    CUDA_DONE(cudaFree(NULL)); /* the first call: whoever wants the signal has asked for it after this */
-    (void)sigaction(SIGSEGV, NULL, &parity_on_fault);
+static inline void parity_keep_signals(void) {
+    CUDA_DONE(cudaFree(NULL)); /* the first call: whoever wants the signals has asked for them after this */
+    for (int i = 0; i < PARITY_NSIGNALS; i++)
+        (void)sigaction(parity_signals[i], NULL, &parity_on_signal[i]);
 }
 
 /* First thing in every test. */
-static inline void parity_restore_faults(void) {
-    (void)sigaction(SIGSEGV, &parity_on_fault, NULL);
+static inline void parity_restore_signals(void) {
+    for (int i = 0; i < PARITY_NSIGNALS; i++)
+        (void)sigaction(parity_signals[i], &parity_on_signal[i], NULL);
 }
 
 static inline int parity_open(void **state) {
     (void)state;
-    parity_restore_faults();
+    parity_restore_signals();
     parity.host = aligned_alloc(256, POOL_NBYTES);
     parity.result = aligned_alloc(256, POOL_NBYTES);
     assert_true(parity.host && parity.result);
@@ -83,7 +88,7 @@ static inline int parity_open(void **state) {
 
 static inline int parity_close(void **state) {
     (void)state;
-    parity_restore_faults();
+    parity_restore_signals();
     CUDA_DONE(cudaFree(parity.scratch));
     CUDA_DONE(cudaStreamDestroy(parity.stream));
     CUDA_DONE(cudaFree(parity.device));

@@ -476,7 +476,7 @@ static const Case cases[] = {
 /* Each case twice: at other places of the pool, with other values. */
 static void test_every_case_has_the_bits_of_the_cpu(void **state) {
     (void)state;
-    parity_restore_faults();
+    parity_restore_signals();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const Case *c = &cases[i];
         for (int round = 0; round < 2; round++) {
@@ -500,6 +500,6 @@ int main(void) {
         cmocka_unit_test(test_every_case_has_the_bits_of_the_cpu),
         cmocka_unit_test(test_the_table_names_every_kernel_but_products),
     };
-    parity_keep_faults();
+    parity_keep_signals();
     return cmocka_run_group_tests(tests, parity_open, parity_close);
 }

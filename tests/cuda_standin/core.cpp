@@ -1,19 +1,16 @@
-/* Settings, randomness, faults, the lock, and the counting of calls. Statics are made on first use and never destroyed:
+/* Settings, randomness, faults, the lock. Statics are made on first use and never destroyed:
  * the program's constructors make calls before this library's have all run, and its last calls come during exit. */
 #include "standin.h"
 
-#include <errno.h>
 #include <execinfo.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include <atomic>
-#include <map>
 
 #include "mem.h"
 
@@ -41,6 +38,14 @@ uint64_t random_u64() { /* xorshift64*, upper bits */
     random_state ^= random_state >> 7;
     random_state ^= random_state << 17;
     return random_state * 2685821657736338717ull >> 11;
+}
+
+uint64_t random_mark() {
+    return random_state;
+}
+
+void random_return(uint64_t mark) {
+    random_state = mark;
 }
 
 /* Five seeds in a row meet all policies; seed 0 is the reference: eager. */
@@ -110,7 +115,6 @@ void fault(const char *format, ...) {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static std::atomic<int> waiting;
-static std::atomic<double> last_call;
 
 static void lock_take() {
     waiting++;
@@ -151,124 +155,6 @@ void lock_yield() {
 
 void lock_wake() {
     pthread_cond_broadcast(&moved);
-}
-
-double last_call_s() {
-    return last_call.load();
-}
-
-/* ---- counting and failing calls --------------------------------------------------------------------------------- */
-
-struct Site {
-    std::string api;
-    long first; /* number of its first call */
-};
-using Group = std::map<std::string, int64_t>;
-
-static std::map<std::string, Group> &counts() {
-    static auto &c = *new std::map<std::string, Group>;
-    return c;
-}
-
-static std::map<std::pair<std::string, const void *>, Site> &sites() {
-    static auto &s = *new std::map<std::pair<std::string, const void *>, Site>;
-    return s;
-}
-
-static std::map<std::string, int> &handles() {
-    static auto &h = *new std::map<std::string, int>;
-    return h;
-}
-
-static long ncalls;
-static char failed_api[64]; /* the first call that was made to fail, or gave an error by itself */
-static bool injected;
-
-void count(const char *group, const char *name, int64_t n) {
-    counts()[group][name] += n;
-}
-
-static bool count_call(const char *api, const void *site) {
-    last_call = now_s();
-    ncalls++;
-    count("calls", api, 1);
-    sites().emplace(std::make_pair(std::string(api), site), Site{api, ncalls});
-    if (settings().fail_at != 0 && ncalls == settings().fail_at)
-        injected = true;
-    if (injected)
-        note_error(api);
-    return injected;
-}
-
-ApiCall::ApiCall(const char *api, const void *site) : fails(count_call(api, site)) {
-}
-
-ApiCall::~ApiCall() {
-    last_call = now_s();
-}
-
-void note_error(const char *api) {
-    if (failed_api[0] == '\0')
-        snprintf(failed_api, sizeof failed_api, "%s", api);
-}
-
-bool failure_injected() {
-    return injected;
-}
-
-void leak_count(const char *kind, int change) {
-    handles()[kind] += change;
-}
-
-void check_leaks() {
-    if (!settings().leaks)
-        return;
-    std::string left;
-    for (const auto &entry : handles()) {
-        if (entry.second != 0)
-            left += (left.empty() ? "" : ", ") + std::to_string(entry.second) + " " + entry.first;
-    }
-    if (!left.empty())
-        fault("exit with %s not given back", left.c_str());
-}
-
-void check_unnoticed_errors() {
-    if (failed_api[0] != '\0')
-        fault("%s failed and the program still exits 0: an error went unchecked", failed_api);
-}
-
-static void write_group(FILE *file, const char *name, const Group &group) {
-    fprintf(file, ",\n \"%s\": {", name);
-    const char *comma = "";
-    for (const auto &entry : group) {
-        fprintf(file, "%s\n  \"%s\": %lld", comma, entry.first.c_str(), (long long)entry.second);
-        comma = ",";
-    }
-    fprintf(file, "}");
-}
-
-/* {"counted": n, "calls": {...}, ..., "sites": [{"api": ..., "call": number of the first}, ...]} */
-void counts_write() {
-    const char *base = getenv("DM_STANDIN_COUNTS");
-    if (base == nullptr || *base == '\0')
-        return;
-    std::string path = base;
-    if (settings().rank != 0)
-        path += "." + std::to_string(settings().rank);
-    FILE *file = fopen(path.c_str(), "w");
-    if (file == nullptr)
-        fault("DM_STANDIN_COUNTS=%s: %s", path.c_str(), strerror(errno));
-    fprintf(file, "{\"counted\": %ld", ncalls);
-    for (const auto &group : counts())
-        write_group(file, group.first.c_str(), group.second);
-    fprintf(file, ",\n \"sites\": [");
-    const char *comma = "";
-    for (const auto &entry : sites()) {
-        fprintf(file, "%s\n  {\"api\": \"%s\", \"call\": %ld}", comma, entry.second.api.c_str(), entry.second.first);
-        comma = ",";
-    }
-    fprintf(file, "]}\n");
-    fclose(file);
 }
 
 } // namespace standin

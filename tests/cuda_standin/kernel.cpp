@@ -13,7 +13,7 @@
 #include "cudart.h"
 #include "fiber.h"
 #include "mem.h"
-#include "stream.h"
+#include "schedule.h"
 
 namespace standin {
 

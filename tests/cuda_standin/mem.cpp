@@ -14,6 +14,7 @@
 #include <map>
 
 #include "block.h"
+#include "call.h"
 #include "stream.h"
 
 namespace standin {
@@ -105,11 +106,12 @@ static struct sigaction previous, previous_trap;
 [[noreturn]] static void report_access(const char *p, const Allocation *a) {
     if (device_depth == 0)
         fault("host code touched device memory at %p (allocation #%d)", p, a != nullptr ? a->id : -1);
+    const emu::Context &c = emu::context;
     if (a == nullptr)
-        fault("%s touched %p, which is no device memory", current_work(), p);
+        fault("%s touched %p, which is no device memory; block (%u,%u,%u) thread (%u,%u,%u)", current_work(), p,
+              c.block.x, c.block.y, c.block.z, c.thread.x, c.thread.y, c.thread.z);
     if (!a->live)
         fault("%s touched allocation #%d after cudaFree", current_work(), a->id);
-    const emu::Context &c = emu::context;
     fault("%s touched %p, %ld bytes past allocation #%d of %zu bytes; block (%u,%u,%u) thread (%u,%u,%u)",
           current_work(), p, (long)(p - a->user) - (long)a->nbytes, a->id, a->nbytes, c.block.x, c.block.y, c.block.z,
           c.thread.x, c.thread.y, c.thread.z);
@@ -117,7 +119,7 @@ static struct sigaction previous, previous_trap;
 
 static void on_segv(int, siginfo_t *info, void *) {
     const char *p = (const char *)info->si_addr;
-    if (!is_device_memory(p)) { /* not ours: once more, under who was here before */
+    if (!is_device_memory(p) && device_depth == 0) { /* not ours: once more, under who was here before */
         sigaction(SIGSEGV, &previous, nullptr);
         return;
     }

@@ -42,6 +42,8 @@ struct Settings {
 const Settings &settings();
 
 uint64_t random_u64();
+uint64_t random_mark(); /* the generator's state, to go back to */
+void random_return(uint64_t mark);
 double now_s();
 
 /* Says what is wrong, where from and under which seed; ends the process. With or without the lock. */
@@ -60,31 +62,14 @@ class Lock {
 void lock_sleep(long us); /* sleeps without the lock, until something moves or the time is up */
 void lock_yield();        /* lets a thread in that waits for the lock */
 void lock_wake();         /* something moved */
-double last_call_s();     /* when the host last made a call */
-
-/* One call of the API that can fail: takes the lock, counts, and says whether this call is to fail. */
-class ApiCall {
-    Lock lock_;
-
-  public:
-    ApiCall(const char *api, const void *site);
-    ~ApiCall();
-    const bool fails;
-};
-/* An error was handed out: the program must not end as if nothing had been. */
-void note_error(const char *api);
-bool failure_injected();
-/* For the report at exit: `name` among `group` ("calls", "kernels", "bytes", ...) gains `n`. */
-void count(const char *group, const char *name, int64_t n);
-void counts_write();
-void check_unnoticed_errors(); /* at exit with status 0 */
-void check_leaks();            /* the same */
 
 /* A piece of device memory, or of pinned host memory, that queued work names. */
 struct Range {
     const char *begin;
     size_t nbytes;
 };
+
+struct Stream;
 
 enum class Step { DONE, PROGRESS, BLOCKED };
 
@@ -101,6 +86,9 @@ struct Op {
     virtual bool ready() {
         return true;
     }
+    virtual Stream *needs() const { /* while not ready: whose work is waited for */
+        return nullptr;
+    }
     virtual Step step() = 0; /* runs with device memory open */
     void describe(const char *format, ...) __attribute__((format(printf, 2, 3)));
     void use(const void *begin, size_t nbytes);
@@ -113,9 +101,6 @@ void enqueue(cudaStream_t stream, Op *op, const char *api);
 
 /* A fault unless [p, p + nbytes) lies in one live device allocation. */
 void check_device_range(const char *api, const char *argument, const void *p, size_t nbytes);
-
-/* Handles that the program must have given back by exit: how many of a kind are alive. */
-void leak_count(const char *kind, int change);
 
 } // namespace standin
 

@@ -1,4 +1,4 @@
-/* Streams and events, and the order in which queued work runs. */
+/* Streams and events. */
 #ifndef CUDA_STANDIN_STREAM_H
 #define CUDA_STANDIN_STREAM_H
 
@@ -28,6 +28,7 @@ struct Event {
 };
 
 void streams_start();
+const std::vector<Stream *> &all_streams(); /* the default stream first */
 Stream *stream_create(unsigned flags);
 void stream_destroy(cudaStream_t stream);
 Stream *stream_of(cudaStream_t handle, const char *api); /* a fault if there is none */
@@ -37,13 +38,7 @@ Event *event_of(cudaEvent_t handle, const char *api);
 void event_record(Event *event, cudaStream_t stream, const char *api);
 void event_wait(Event *event, cudaStream_t stream, const char *api); /* on the stream */
 
-/* The host waits: runs queued work until the stream is empty, the event has been reached, nothing is queued. */
-void wait_stream(Stream *stream, const char *api);
-void wait_event(Event *event, const char *api);
-void wait_device(const char *api);
-/* The host asks: some queued work runs. */
-void poll_stream(Stream *stream, const char *api);
-void poll_event(Event *event, const char *api);
+void check_recorded(const Event *event, const char *api); /* a fault if it never was */
 
 /* A fault if queued work names memory of [begin, begin + nbytes). */
 void check_unused(const char *begin, size_t nbytes, const char *api);

@@ -236,6 +236,12 @@ static inline void parity_run(KernelId id, const void *args, size_t nbytes, cons
     parity.ran[id] = true;
 }
 
-#define PARITY_RUN(id, args) parity_run(KERNEL_##id, (args), sizeof *(args), #id)
+/* Stray bytes between the arguments could pass for a pointer. */
+#define PARITY_RUN(id, args)                                                                                           \
+    do {                                                                                                               \
+        __typeof__(*(args)) parity_args_ = *(args);                                                                    \
+        __builtin_clear_padding(&parity_args_);                                                                        \
+        parity_run(KERNEL_##id, &parity_args_, sizeof parity_args_, #id);                                              \
+    } while (0)
 
 #endif

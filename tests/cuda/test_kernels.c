@@ -85,17 +85,16 @@ static void run_embedding_forward(const Case *c) {
 
 static void run_embedding_backward(const Case *c) {
     const int64_t n = c->n[0], d = c->n[1], first = c->n[2], nrows = c->n[3];
-    const EmbeddingBackward args = {.dtable = pool_random(nrows * d),
-                                    .dy = pool_random(n * d),
-                                    .ids = pool_ids(n, first, first + nrows + nrows / 2 + 1),
-                                    .n = n,
-                                    .d = d,
-                                    .first_row = first,
-                                    .nrows = nrows};
-    EmbeddingBackward accumulated = args;
-    accumulated.accumulate = true;
+    EmbeddingBackward args = {.dtable = pool_random(nrows * d),
+                              .dy = pool_random(n * d),
+                              .ids = pool_ids(n, first, first + nrows + nrows / 2 + 1),
+                              .n = n,
+                              .d = d,
+                              .first_row = first,
+                              .nrows = nrows};
     PARITY_RUN(EMBEDDING_BACKWARD, &args);
-    PARITY_RUN(EMBEDDING_BACKWARD, &accumulated);
+    args.accumulate = true;
+    PARITY_RUN(EMBEDDING_BACKWARD, &args);
 }
 
 /* rows, d, in place */

@@ -39,19 +39,20 @@ void count(const char *group, const char *name, int64_t n) {
     counts()[group][name] += n;
 }
 
-static bool count_call(const char *api, const void *site) {
+static bool count_call(const char *api, const void *site, Numbered numbered) {
     last_call = now_s();
-    ncalls++;
     count("calls", api, 1);
-    sites().emplace(std::make_pair(std::string(api), site), Site{api, ncalls});
-    if (settings().fail_at != 0 && ncalls == settings().fail_at)
-        injected = true;
+    const bool first = sites().emplace(std::make_pair(std::string(api), site), Site{api, ncalls + 1}).second;
+    if (first || numbered == Numbered::ALWAYS) {
+        ncalls++;
+        injected = injected || ncalls == settings().fail_at;
+    }
     if (injected)
         note_error(api);
     return injected;
 }
 
-ApiCall::ApiCall(const char *api, const void *site) : fails(count_call(api, site)) {
+ApiCall::ApiCall(const char *api, const void *site, Numbered numbered) : fails(count_call(api, site, numbered)) {
 }
 
 ApiCall::~ApiCall() {

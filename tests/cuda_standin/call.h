@@ -6,12 +6,16 @@
 
 namespace standin {
 
+/* A host polls as often as time allows: of such calls only the first from each place has a number, so that a number
+ * means the same call in every run. */
+enum class Numbered { ALWAYS, FIRST };
+
 /* One call of the API that can fail: takes the lock, counts, and says whether this call is to fail. */
 class ApiCall {
     Lock lock_;
 
   public:
-    ApiCall(const char *api, const void *site);
+    ApiCall(const char *api, const void *site, Numbered numbered = Numbered::ALWAYS);
     ~ApiCall();
     const bool fails;
 };

@@ -163,7 +163,7 @@ STANDIN_API ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 STANDIN_API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
-    NCCL_CALL(ncclInternalError);
+    NCCL_CALL(ncclInternalError, Numbered::FIRST);
     *error = has_met(comm) ? ncclSuccess : ncclInProgress;
     return ncclSuccess;
 }

@@ -16,8 +16,8 @@ ncclResult_t check_ranks(int size, int rank, const char *api);
 } // namespace standin
 
 /* Counts the call and, if it is its turn, fails it. */
-#define NCCL_CALL(error)                                                                                               \
-    const ApiCall call(__func__, __builtin_return_address(0));                                                         \
+#define NCCL_CALL(error, ...)                                                                                          \
+    const ApiCall call(__func__, __builtin_return_address(0), ##__VA_ARGS__);                                          \
     if (call.fails)                                                                                                    \
     return error
 

@@ -220,7 +220,7 @@ STANDIN_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 
 STANDIN_API cudaError_t cudaStreamQuery(cudaStream_t stream) {
-    API_CALL(cudaErrorLaunchFailure);
+    API_CALL(cudaErrorLaunchFailure, Numbered::FIRST);
     Stream *s = stream_of(stream, __func__);
     poll_stream(s, __func__);
     return s->queue.empty() ? cudaSuccess : answer(cudaErrorNotReady);
@@ -271,7 +271,7 @@ STANDIN_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 STANDIN_API cudaError_t cudaEventQuery(cudaEvent_t event) {
-    API_CALL(cudaErrorLaunchFailure);
+    API_CALL(cudaErrorLaunchFailure, Numbered::FIRST);
     Event *e = event_of(event, __func__);
     poll_event(e, __func__);
     return e->completed >= e->recorded ? cudaSuccess : answer(cudaErrorNotReady);

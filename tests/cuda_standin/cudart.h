@@ -14,8 +14,8 @@ cudaError_t keep_error(cudaError_t error, const char *api);
 } // namespace standin
 
 /* Counts the call and, if it is its turn, fails it. */
-#define API_CALL(error)                                                                                                \
-    const ApiCall call(__func__, __builtin_return_address(0));                                                         \
+#define API_CALL(error, ...)                                                                                           \
+    const ApiCall call(__func__, __builtin_return_address(0), ##__VA_ARGS__);                                          \
     if (call.fails)                                                                                                    \
     return keep_error(error, __func__)
 

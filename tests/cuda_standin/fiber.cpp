@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <vector>
+#include <algorithm>
 
 #include "block.h"
 #include "standin.h"
@@ -35,8 +35,23 @@ struct Warp {
 
 Context context;
 
-static std::vector<Fiber *> &idle = *new std::vector<Fiber *>, &ready = *new std::vector<Fiber *>,
-                            &at_barrier = *new std::vector<Fiber *>;
+/* A bag of fibers. */
+struct Bag {
+    size_t n;
+    Fiber *fiber[MAX_THREADS];
+
+    void add(Fiber *f) {
+        fiber[n++] = f;
+    }
+    Fiber *take(size_t i) {
+        Fiber *f = fiber[i];
+        fiber[i] = fiber[--n];
+        return f;
+    }
+};
+
+static Bag idle, ready, at_barrier;
+static bool in_order; /* seed 0 */
 static Warp warps[MAX_THREADS / 32];
 static Fiber *current;
 static void *scheduler_stack; /* where run_block waits while fibers run */
@@ -75,7 +90,7 @@ standin_fiber_switch:
 static void fiber_main() {
     for (;;) {
         kernel->run(kernel_arguments);
-        idle.push_back(current);
+        idle.add(current);
         standin_fiber_switch(&current->stack_pointer, scheduler_stack);
     }
 }
@@ -112,25 +127,16 @@ static Fiber *new_fiber() {
 }
 
 static bool any_to_run() {
-    return !ready.empty() || context.started < context.nthreads;
+    return ready.n != 0 || context.started < context.nthreads;
 }
 
 /* A fiber that can go on, or one that will start the next threads. */
 static Fiber *pick() {
     shuffle = shuffle * 6364136223846793005ull + 1442695040888963407ull;
-    if (!ready.empty() && (context.started >= context.nthreads || shuffle >> 60 < 12)) {
-        const size_t i = standin::settings().seed == 0 ? ready.size() - 1
-                                                       : (size_t)((shuffle >> 33 & 0xffffff) * ready.size() >> 24);
-        Fiber *f = ready[i];
-        ready[i] = ready.back();
-        ready.pop_back();
-        return f;
+    if (ready.n != 0 && (context.started >= context.nthreads || shuffle >> 60 < 12)) {
+        return ready.take(in_order ? ready.n - 1 : (shuffle >> 33 & 0xffffff) * ready.n >> 24);
     }
-    if (idle.empty())
-        return new_fiber();
-    Fiber *f = idle.back();
-    idle.pop_back();
-    return f;
+    return idle.n != 0 ? idle.take(idle.n - 1) : new_fiber();
 }
 
 /* The calling fiber waits until it is picked again; it has put itself where it will be found. */
@@ -152,9 +158,11 @@ static void yield() {
 
 unsigned sync_block_count(bool predicate) {
     votes += predicate;
-    at_barrier.push_back(current);
-    if (at_barrier.size() == context.nthreads) {
-        ready.swap(at_barrier);
+    at_barrier.add(current);
+    if (at_barrier.n == context.nthreads) {
+        std::copy_n(at_barrier.fiber, at_barrier.n, ready.fiber + ready.n);
+        ready.n += at_barrier.n;
+        at_barrier.n = 0;
         last_votes = votes; /* stays until all have met again */
         votes = 0;
     }
@@ -168,22 +176,20 @@ void sync_block() {
 
 static void release_lanes(Warp *w, unsigned mask) {
     unsigned ballot = 0;
-    for (unsigned l = 0; l < 32; l++) {
-        if (!(mask >> l & 1))
-            continue;
+    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+        const int l = __builtin_ctz(rest);
         if (w->mask[l] != mask)
             fault("%s: lanes of a warp meet with masks %08x and %08x", current_work(), mask, w->mask[l]);
         ballot |= (w->value[l] != 0 ? 1u : 0u) << l;
     }
-    for (unsigned l = 0; l < 32; l++) {
-        if (!(mask >> l & 1))
-            continue;
+    for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+        const int l = __builtin_ctz(rest);
         const unsigned source = w->source[l];
         if (w->vote[l] == Vote::BALLOT)
             w->fiber[l]->result = ballot;
         else /* a lane that is not in the mask has nothing to give */
             w->fiber[l]->result = mask >> source & 1 ? w->value[source] : ~0ull;
-        ready.push_back(w->fiber[l]);
+        ready.add(w->fiber[l]);
     }
     w->waiting &= ~mask;
 }
@@ -221,7 +227,8 @@ static void begin_block() {
         warps[i].waiting = 0;
         warps[i].exist = rest >= 32 ? ~0u : (1u << rest) - 1;
     }
-    if (standin::settings().seed == 0)
+    in_order = standin::settings().seed == 0;
+    if (in_order)
         return;
     do {
         c.stride = 1 + (unsigned)(random_u64() % c.nthreads);
@@ -239,7 +246,7 @@ void run_block(const Kernel *which, void **arguments) {
         if (!any_to_run())
             fault("%s: block (%u,%u,%u): %u of %u threads ended, %zu wait at __syncthreads, the others for lanes that "
                   "never come",
-                  current_work(), c.block.x, c.block.y, c.block.z, c.ended, c.nthreads, at_barrier.size());
+                  current_work(), c.block.x, c.block.y, c.block.z, c.ended, c.nthreads, at_barrier.n);
         current = pick();
         context.fiber = current;
         standin_fiber_switch(&scheduler_stack, current->stack_pointer);

@@ -139,6 +139,20 @@ static bool is_legal(const emu::Kernel *kernel, dim3 grid, dim3 block, size_t nb
            nbytes_shared <= (limit != shared_limits().end() ? limit->second : SHARED_DEFAULT);
 }
 
+/* Where the list of arguments begins: a parenthesis that does not stand in a template's. */
+static size_t arguments_at(const std::string &name) {
+    int depth = 0;
+    for (size_t i = 0; i < name.size(); i++) {
+        if (name[i] == '<')
+            depth++;
+        else if (name[i] == '>')
+            depth--;
+        else if (name[i] == '(' && depth == 0)
+            return i;
+    }
+    return name.size();
+}
+
 static std::string readable(const char *mangled) {
     int status = 0;
     char *text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
@@ -146,7 +160,7 @@ static std::string readable(const char *mangled) {
     free(text);
     if (name.compare(0, 5, "void ") == 0) /* a template's name comes with its type */
         name.erase(0, 5);
-    return name.substr(0, name.find('('));
+    return name.substr(0, arguments_at(name));
 }
 
 static cudaError_t launch(emu::Kernel *kernel, dim3 grid, dim3 block, size_t nbytes_shared, cudaStream_t stream,

@@ -28,7 +28,7 @@ $(STANDIN)/%.o: $(STANDIN_DIR)/%.cpp | deps
 
 $(STANDIN)/libcudart.so.13: $(STANDIN_CUDART) $(STANDIN_DIR)/cudart.map
 	$(if $(V),,@echo "LD $@")
-	$(Q)g++ -shared $(STANDIN_CUDART) -o $@ -Wl,-soname,$(@F) -Wl,--version-script=$(STANDIN_DIR)/cudart.map -ldl -lpthread
+	$(Q)g++ -shared $(STANDIN_CUDART) -o $@ -Wl,-soname,$(@F) -Wl,--version-script=$(STANDIN_DIR)/cudart.map,-Bsymbolic -ldl -lpthread
 
 $(STANDIN)/libnccl.so.2: $(STANDIN_NCCL) $(STANDIN)/libcudart.so.13
 	$(if $(V),,@echo "LD $@")

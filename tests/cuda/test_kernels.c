@@ -208,6 +208,21 @@ static void run_loss(const Case *c) {
     PARITY_RUN(LOSS_GRAD, &grad);
 }
 
+/* The largest element of every row is a zero of either sign, wherever it stands. */
+static void run_max_of_zeros(const Case *c) {
+    const int64_t n = c->n[0], cols = c->n[1];
+    float *z = pool_random(n * cols);
+    for (int64_t i = 0; i < n * cols; i++)
+        z[i] = -fabsf(z[i]) * (float)(random_u32() % 3);
+    PARITY_RUN(LOSS_MAX, (&(LossMax){.max = pool_floats(n),
+                                     .z_t = pool_floats(n),
+                                     .z = z,
+                                     .target = pool_ids(n, 0, cols),
+                                     .n = n,
+                                     .ld = cols,
+                                     .cols = cols}));
+}
+
 /* rows, ranks, columns of a rank */
 static void run_loss_select(const Case *c) {
     const int64_t n = c->n[0], ranks = c->n[1];
@@ -395,11 +410,13 @@ static const Case cases[] = {
     {run_rmsnorm_forward, {5, 1, 0}, false},
     {run_rmsnorm_forward, {7, 33, 1}, false},
     {run_rmsnorm_forward, {3, 200, 0}, true},
+    {run_rmsnorm_forward, {100, 321, 0}, false},
     {run_rmsnorm_forward, {0, 64, 0}, false},
     {run_rmsnorm_backward, {5, 1, 0, 0}, false},
     {run_rmsnorm_backward, {7, 33, 1, 2}, false},
     {run_rmsnorm_backward, {3, 200, 1, 1}, true},
     {run_rmsnorm_backward, {6, 64, 0, 1}, false},
+    {run_rmsnorm_backward, {50, 321, 1, 0}, false},
     {run_gain_grad, {37, 1, 67, 1}, true},
     {run_gain_grad, {9, 6, 16, 2}, false},
     {run_gain_grad, {3, 12, 5, 12}, false},
@@ -418,6 +435,7 @@ static const Case cases[] = {
     {run_loss, {3, 1300, 0, 8}, false},
     {run_loss, {3, 71, 57, 64}, false},
     {run_loss, {0, 71, 1, 1}, false},
+    {run_max_of_zeros, {9, 67}, false},
     {run_loss_select, {37, 1, 9}, true},
     {run_loss_select, {300, 4, 5}, true},
     {run_loss_select, {0, 4, 5}, false},

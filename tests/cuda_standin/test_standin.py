@@ -27,13 +27,13 @@ def run(program, *arguments, seed=0, ranks=None, leaks=True, **settings):
     ranks = ranks or RANKS[program]
     env = {k: v for k, v in os.environ.items() if not k.startswith("DM_STANDIN_")}
     env.update(LD_LIBRARY_PATH=str(STANDIN), DM_STANDIN_KERNELS=str(PROGRAMS / "libkernels_emu.so"),
-               DM_STANDIN_SEED=str(seed), DM_STANDIN_HANG_S="3", DM_STANDIN_LEAKS=str(int(leaks)),
+               DM_STANDIN_SEED=str(seed), DM_STANDIN_HANG_S="30", DM_STANDIN_LEAKS=str(int(leaks)),
                OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                OMPI_MCA_btl_vader_single_copy_mechanism="none", OMPI_MCA_odls_base_sigkill_timeout="0")
     env.update({f"DM_STANDIN_{k.upper()}": str(v) for k, v in settings.items()})
     launch = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)] if ranks > 1 else []
     done = subprocess.run([*launch, str(PROGRAMS / program), *arguments], env=env, text=True, errors="replace",
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
     return done.returncode, done.stdout
 
 
@@ -66,7 +66,7 @@ def test_right_program_passes_on_more_ranks(program, ranks):
 
 def test_silent_host_needs_the_pump():
     """Rank 0 sits in MPI with a send queued. Without the pump its peer waits for ever, and says so."""
-    code, text = run("collectives", seed=4, pump_ms=0)
+    code, text = run("collectives", seed=4, pump_ms=0, hang_s=3)
     assert code == FAULT_EXIT and "without its partner" in text, text
 
 
@@ -132,7 +132,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("program, bug, message", FAULTS, ids=[f"{f[0]}-{f[1]}" for f in FAULTS])
 def test_misuse_is_named(program, bug, message):
-    code, text = first_caught(program, bug, SEEDS[:2])
+    code, text = first_caught(program, bug, SEEDS[:2], hang_s=3 if bug == "ungrouped" else 30)
     assert code == FAULT_EXIT, f"exit {code}\n{text}"
     assert re.search(r"FAULT: ", text) and re.search(message, text), text
 

@@ -16,7 +16,7 @@
 #define CHUNK_BYTES (4 << 20) /* that a rank sums at a time */
 /* Up to here (times the other ranks) a sum takes one hop: who needs it receives all parts and adds them. */
 #define SMALL_BYTES (64 << 10)
-#define RANGE_ALIGN 64 /* elements */
+#define RANGE_ALIGN 64 /* elements; divides a chunk */
 
 struct Link {
     ncclComm_t nccl;
@@ -168,11 +168,11 @@ static int64_t ceil64(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* An even share each, in as many rounds as it takes; so all ranks take part in every one. */
+/* An even share each, in as many even rounds as it takes; so all ranks take part in every one. */
 static Deal deal_evenly(const Run *run, int64_t total, int ranks) {
-    const int64_t share = ceil64(ceil64(total, ranks), RANGE_ALIGN) * RANGE_ALIGN;
-    Deal deal = {.total = total, .chunk = min64(share, run->link->chunk)};
-    deal.rounds = ceil64(total, deal.chunk * ranks);
+    const int64_t share = ceil64(total, ranks);
+    Deal deal = {.total = total, .rounds = ceil64(share, run->link->chunk)};
+    deal.chunk = ceil64(ceil64(share, deal.rounds), RANGE_ALIGN) * RANGE_ALIGN;
     deal.first = deal.chunk;
     deal.stride = deal.chunk * ranks;
     return deal;

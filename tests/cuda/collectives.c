@@ -1,5 +1,6 @@
 /* Every collective between the memories of GPUs, with every root, in place and not, from one element to several chunks:
- * bits equal to the tree over ranks. Arguments: transport, then lengths. */
+ * bits equal to the tree over ranks. Arguments: transport, then lengths. DM_CUDA_ONLY: runs one operation, unchecked.
+ */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -169,6 +170,21 @@ static void try_length(int64_t n) {
     heap_free(c.back);
 }
 
+/* One operation of `n` elements, whose traffic is looked at from outside. */
+static void run_only(const char *operation, int64_t n) {
+    float *src = device_alloc(compute, (size_t)(n * size) * sizeof(float));
+    float *dst = device_alloc(compute, (size_t)n * sizeof(float));
+    if (strcmp(operation, "reduce") == 0)
+        comm_reduce(comm, stream, src, dst, n, DTYPE_F32, 0, tag_of("sum"));
+    else if (strcmp(operation, "all_reduce") == 0)
+        comm_all_reduce(comm, stream, src, dst, n, DTYPE_F32, tag_of("sum"));
+    else
+        comm_reduce_scatter(comm, stream, src, dst, n, DTYPE_F32, tag_of("sum"));
+    stream_sync(stream);
+    device_free(compute, src);
+    device_free(compute, dst);
+}
+
 static Status open_device(const char *transport) {
     DeviceChoice choice;
     TRY(device_choose(&choice, "cuda", world.local_rank));
@@ -181,6 +197,7 @@ static Status open_device(const char *transport) {
 }
 
 int main(int argc, char **argv) {
+    const char *only = getenv("DM_CUDA_ONLY");
     const bool ready = world_init(&world, &argc, &argv) == STATUS_OK;
     CHECK(ready, "%s", status_trail());
     world_set_options(&world, &(CommOptions){.timeout_s = 60.0});
@@ -194,7 +211,10 @@ int main(int argc, char **argv) {
     comm_prepare(comm, device_stream(device, STREAM_REDUCE));
     for (int i = 2; i < argc; i++) {
         stream = device_stream(device, i % 2 == 0 ? STREAM_REDUCE : STREAM_COMPUTE);
-        try_length(strtoll(argv[i], NULL, 10));
+        if (only != NULL)
+            run_only(only, strtoll(argv[i], NULL, 10));
+        else
+            try_length(strtoll(argv[i], NULL, 10));
     }
     transport_end(device);
     device_destroy(device);

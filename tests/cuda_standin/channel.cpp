@@ -1,10 +1,13 @@
 #include "channel.h"
 
-#include <algorithm>
+#include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+#include <algorithm>
 
 namespace standin {
 
@@ -28,6 +31,22 @@ size_t channel_take(Channel *channel, char *to, size_t nbytes) {
     memcpy(to + before_end, channel->ring, n - before_end);
     channel->read.store(read + n, std::memory_order_release);
     return n;
+}
+
+void sweep_abandoned() {
+    constexpr time_t AGE_S = 600; /* no rank waits for the others so long */
+    const std::string where = "/dev/shm/";
+    DIR *dir = opendir(where.c_str());
+    if (dir == nullptr)
+        return;
+    while (const struct dirent *entry = readdir(dir)) {
+        const std::string path = where + entry->d_name;
+        struct stat info;
+        if (strncmp(entry->d_name, SHARED_PREFIX, strlen(SHARED_PREFIX)) == 0 && stat(path.c_str(), &info) == 0 &&
+            info.st_mtime + AGE_S < time(nullptr))
+            unlink(path.c_str());
+    }
+    closedir(dir);
 }
 
 Shared::Shared(const std::string &name, int size, int rank, int device) : meeting_(nullptr), size_(size), name_(name) {

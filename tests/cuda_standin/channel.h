@@ -12,6 +12,11 @@ namespace standin {
 
 constexpr size_t CHANNEL_BYTES = 64 << 10;
 
+/* What memory between processes is called: this and a number. */
+constexpr const char *SHARED_PREFIX = "dm-standin.";
+/* Removes what jobs left that were killed before all their ranks had met. */
+void sweep_abandoned();
+
 struct Channel {
     std::atomic<uint64_t> written, read; /* bytes, ever */
     char unused[48];

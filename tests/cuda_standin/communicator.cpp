@@ -19,7 +19,8 @@ STANDIN_API ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     if (getrandom(&number, sizeof number, 0) != sizeof number)
         return ncclSystemError;
     *id = {};
-    snprintf(id->internal, sizeof id->internal, "/dm-standin.%016llx", number);
+    snprintf(id->internal, sizeof id->internal, "/%s%016llx", SHARED_PREFIX, number);
+    sweep_abandoned();
     return ncclSuccess;
 }
 

@@ -37,11 +37,12 @@ typedef struct BackwardTile {
 } BackwardTile;
 
 static __device__ HeadRows query_rows(const AttentionBackward &a, const float *x, int64_t stride, BackwardTile at) {
-    return HeadRows{x + (at.b * a.T + at.i0) * stride + at.h * a.D, stride, a.T - at.i0};
+    return HeadRows{x + (at.b * a.T + at.i0) * stride + at.h * a.D, stride, static_cast<int>(a.T - at.i0)};
 }
 
 static __device__ HeadRows key_rows(const AttentionBackward &a, const float *x, BackwardTile at) {
-    return HeadRows{x + (at.b * a.T + at.j0) * a.kv_stride + at.kv_head * a.D, a.kv_stride, a.T - at.j0};
+    return HeadRows{x + (at.b * a.T + at.j0) * a.kv_stride + at.kv_head * a.D, a.kv_stride,
+                    static_cast<int>(a.T - at.j0)};
 }
 
 /* Whether a thread holds an element that exists, on the diagonal or below it. */
@@ -80,7 +81,7 @@ static __device__ void make_p(Operand<Score> &operand, const BackwardTask &task,
     Score s;
     s.clear();
     tile_chain<CHAIN_ALL>(s, panels, at, rows_across(query_rows(a, a.q, a.q_stride, where)),
-                          rows_across(key_rows(a, a.k, where)), a.D, tile_active<Score>(a, where));
+                          rows_across(key_rows(a, a.k, where)), static_cast<int>(a.D), tile_active<Score>(a, where));
     UNROLL for (int i = 0; i < Score::ROWS; i++) {
         const int64_t row = saved_row(a, where, Score::row_of(i));
         const float max = a.max[row], inverse = 1.0f / a.sum[row];
@@ -99,7 +100,7 @@ static __device__ void make_ds(Operand<Score> &operand, const BackwardTask &task
     Score dp;
     dp.clear();
     tile_chain<CHAIN_ALL>(dp, panels, at, rows_across(query_rows(a, a.d_o, a.o_stride, where)),
-                          rows_across(key_rows(a, a.v, where)), a.D, tile_active<Score>(a, where));
+                          rows_across(key_rows(a, a.v, where)), static_cast<int>(a.D), tile_active<Score>(a, where));
     UNROLL for (int i = 0; i < Score::ROWS; i++) {
         const float delta = task.delta[saved_row(a, where, Score::row_of(i))];
         UNROLL for (int j = 0; j < Score::COLS; j++) {

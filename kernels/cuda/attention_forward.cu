@@ -37,7 +37,8 @@ template <class Score> static __device__ ForwardItem forward_item(const ForwardT
 
 static __device__ HeadRows kv_rows(const AttentionForward &a, const float *x, ForwardItem item, int64_t token) {
     const int64_t kv_head = item.h / (a.H / a.K);
-    return HeadRows{x + (item.b * a.T + token) * a.kv_stride + kv_head * a.D, a.kv_stride, a.T - token};
+    return HeadRows{x + (item.b * a.T + token) * a.kv_stride + kv_head * a.D, a.kv_stride,
+                    static_cast<int>(a.T - token)};
 }
 
 /* s[r][j] = chain(q_r, k_j)*scale; what lies beyond the diagonal is written and never read. */
@@ -49,9 +50,9 @@ static __device__ void forward_scores(const ForwardTask &task, Panels<Score> &pa
     for (int64_t j0 = 0; j0 < item.first + item.n; j0 += Score::N) {
         Score tile;
         tile.clear();
-        tile_chain<CHAIN_ALL>(tile, panels, at, rows_across(q), rows_across(kv_rows(a, a.k, item, j0)), a.D,
-                              Score::row_of(0) < item.n &&
-                                  j0 + Score::col_of(0) <= item.first + Score::row_of(Score::ROWS - 1));
+        tile_chain<CHAIN_ALL>(
+            tile, panels, at, rows_across(q), rows_across(kv_rows(a, a.k, item, j0)), static_cast<int>(a.D),
+            Score::row_of(0) < item.n && j0 + Score::col_of(0) <= item.first + Score::row_of(Score::ROWS - 1));
         UNROLL for (int i = 0; i < Score::ROWS; i++) {
             UNROLL for (int j = 0; j < Score::COLS; j += 4) {
                 float *to = s + Score::row_of(i) * task.lds + j0 + Score::col_of(j);
@@ -96,7 +97,8 @@ static __device__ void forward_output(const ForwardTask &task, Panels<Out> &pane
         const bool active = Out::row_of(0) < item.n && d0 + Out::col_of(0) < a.D;
         Out tile;
         tile.clear();
-        tile_chain<CHAIN_ALL>(tile, panels, at, p, rows_along(kv_rows(a, a.v, item, 0), d0, a.D), item.first, active);
+        tile_chain<CHAIN_ALL>(tile, panels, at, p, rows_along(kv_rows(a, a.v, item, 0), d0, a.D),
+                              static_cast<int>(item.first), active);
         tile_chain<CHAIN_UP_TO_ROW>(tile, panels, at, source_at(p, 0, item.first),
                                     rows_along(kv_rows(a, a.v, item, item.first), d0, a.D), item.n, active);
         UNROLL for (int i = 0; i < Out::ROWS; i++) {

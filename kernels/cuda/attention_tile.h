@@ -15,7 +15,8 @@ enum { ATTENTION_SMALL_T = 128 };
 /* Tokens from `token` on of one head: rows of D elements. */
 typedef struct HeadRows {
     const float *x;
-    int64_t stride, count; /* of a token; tokens that exist */
+    int64_t stride; /* of a token */
+    int count;      /* tokens that exist */
 } HeadRows;
 
 /* Rows as one operand of scores: each is a vector, contracted over D. */
@@ -25,7 +26,7 @@ static inline __device__ Source rows_across(HeadRows rows) {
 
 /* Rows as the second operand of an output: contracted over tokens, columns from d0 on. */
 static inline __device__ Source rows_along(HeadRows rows, int64_t d0, int64_t D) {
-    return Source{rows.x + d0, rows.stride, D - d0, true};
+    return Source{rows.x + d0, rows.stride, static_cast<int>(D - d0), true};
 }
 
 #endif

@@ -20,7 +20,7 @@ enum {
 typedef struct GemmTask {
     Gemm gemm;
     float *slots; /* per block: the part sum, then the levels; one tile each */
-    int nslots;
+    int64_t nslots;
     int64_t rows, cols; /* of tiles */
 } GemmTask;
 
@@ -54,10 +54,11 @@ static __device__ void run_chain(T &tile, Panels<T> &panels, int &at, const Gemm
     const int64_t size = gemm.nsegments == 1 ? p.k : p.segment;
     const int64_t start = segment * size < p.k ? segment * size : p.k;
     const int64_t end = start + size < p.k ? start + size : p.k;
-    const Source a = {p.a, p.lda, gemm.m, gemm.trans_a}, b = {p.b, p.ldb, gemm.n, !gemm.trans_b};
+    const Source a = {p.a, p.lda, static_cast<int>(gemm.m), gemm.trans_a};
+    const Source b = {p.b, p.ldb, static_cast<int>(gemm.n), !gemm.trans_b};
     tile.clear();
-    tile_chain<CHAIN_ALL>(tile, panels, at, source_at(a, place.i0, start), source_at(b, place.j0, start), end - start,
-                          thread_active<T>(gemm, place));
+    tile_chain<CHAIN_ALL>(tile, panels, at, source_at(a, place.i0, start), source_at(b, place.j0, start),
+                          static_cast<int>(end - start), thread_active<T>(gemm, place));
 }
 
 /* ---- values that wait in scratch: a thread reads only what it wrote itself -----------------------------------------
@@ -75,7 +76,7 @@ template <class T> static __device__ void slot_store(float4 *slot, const T &tile
     }
 }
 
-/* tile = slot + tile */
+/* tile = slot + tile. */
 template <class T> static __device__ void slot_add(const float4 *slot, T &tile) {
     UNROLL for (int i = 0; i < T::ROWS; i++) {
         UNROLL for (int j = 0; j < T::COLS; j += 4) {

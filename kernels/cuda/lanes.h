@@ -9,19 +9,19 @@
 enum { LANES = 32 };
 #define LANES_ALL 0xffffffffu
 
-/* lane[l] += lane[l+16], 8, 4, 2, 1; every lane returns the value of lane 0. */
+/* lane[l] += lane[l+16], 8, 4, 2, 1. Both partners add the same two values, so every lane ends with that of lane 0. */
 template <class T> static inline __device__ T lanes_fold(T lane) {
-    UNROLL for (int half = LANES / 2; half > 0; half /= 2) lane = lane + __shfl_down_sync(LANES_ALL, lane, half);
-    return __shfl_sync(LANES_ALL, lane, 0);
+    UNROLL for (int half = LANES / 2; half > 0; half /= 2) lane = lane + __shfl_xor_sync(LANES_ALL, lane, half);
+    return lane;
 }
 
 /* The largest of the lanes, none of them NaN, in every lane; a zero counts as +0. */
 static inline __device__ float lanes_max(float lane) {
     UNROLL for (int half = LANES / 2; half > 0; half /= 2) {
-        const float other = __shfl_down_sync(LANES_ALL, lane, half);
+        const float other = __shfl_xor_sync(LANES_ALL, lane, half);
         lane = other > lane ? other : lane;
     }
-    return __shfl_sync(LANES_ALL, lane, 0) + 0.0f;
+    return lane + 0.0f;
 }
 
 /* The larger of two, a NaN in x passed over. */

@@ -14,13 +14,13 @@
 typedef struct Source {
     const float *x; /* element 0 of vector 0 */
     int64_t ld;
-    int64_t count; /* elements that exist, at least 1; may be more than the tile's */
+    int count; /* elements that exist, at least 1; may be more than the tile's */
     bool along;
 } Source;
 
 static inline __device__ Source source_at(Source source, int64_t first, int64_t k) {
     source.x += source.along ? k * source.ld + first : first * source.ld + k;
-    source.count -= first;
+    source.count -= static_cast<int>(first);
     return source;
 }
 
@@ -63,7 +63,7 @@ template <int WIDTH, int DEPTH, int THREADS> struct Stage {
 };
 
 /* Up to four adjacent elements; those at `count` and beyond are not touched. */
-static inline __device__ float4 load_quad(const float *x, int64_t count) {
+static inline __device__ float4 load_quad(const float *x, int count) {
     if (count >= 4 && (reinterpret_cast<uintptr_t>(x) & 15u) == 0)
         return *reinterpret_cast<const float4 *>(x);
     float4 quad = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -80,14 +80,14 @@ static inline __device__ float4 load_quad(const float *x, int64_t count) {
 
 /* The next `len` vectors, at most DEPTH of them, from source.x on. */
 template <int WIDTH, int DEPTH, int THREADS>
-static inline __device__ void stage_load(Stage<WIDTH, DEPTH, THREADS> &stage, const Source &source, int64_t len) {
+static inline __device__ void stage_load(Stage<WIDTH, DEPTH, THREADS> &stage, const Source &source, int len) {
     UNROLL for (int q = 0; q < stage.QUADS; q++) {
         const int at = q * THREADS + static_cast<int>(threadIdx.x);
         if (stage.TOTAL % THREADS != 0 && at >= stage.TOTAL)
             continue;
         const int element = source.along ? at % (WIDTH / 4) * 4 : at / (DEPTH / 4);
         const int step = source.along ? at / (WIDTH / 4) : at % (DEPTH / 4) * 4;
-        const int64_t count =
+        const int count =
             source.along ? (step < len ? source.count - element : 0) : (element < source.count ? len - step : 0);
         const float *x = source.x + (source.along ? step * source.ld + element : element * source.ld + step);
         stage.quad[q] = load_quad(x, count);
@@ -165,7 +165,7 @@ template <class T> struct Panels {
  * chains of a block, and one barrier per panel is enough, since the one refilled is that before the one in use. Every
  * thread of the block calls this; `active` is false where none of a thread's elements is wanted. */
 template <ChainLimit LIMIT, class T>
-static inline __device__ void tile_chain(T &tile, Panels<T> &panels, int &at, Source a, Source b, int64_t len,
+static inline __device__ void tile_chain(T &tile, Panels<T> &panels, int &at, Source a, Source b, int len,
                                          bool active) {
     typename Panels<T>::StageA stage_a;
     typename Panels<T>::StageB stage_b;
@@ -173,11 +173,11 @@ static inline __device__ void tile_chain(T &tile, Panels<T> &panels, int &at, So
         stage_load(stage_a, a, len);
         stage_load(stage_b, b, len);
     }
-    for (int64_t k = 0; k < len; k += T::DEPTH) {
+    for (int k = 0; k < len; k += T::DEPTH) {
         stage_store(panels.a[at], stage_a, a.along);
         stage_store(panels.b[at], stage_b, b.along);
         __syncthreads();
-        const int64_t left = len - k;
+        const int left = len - k;
         if (left > T::DEPTH) {
             a.x += a.along ? T::DEPTH * a.ld : T::DEPTH;
             b.x += b.along ? T::DEPTH * b.ld : T::DEPTH;
@@ -186,7 +186,7 @@ static inline __device__ void tile_chain(T &tile, Panels<T> &panels, int &at, So
         }
         if (active)
             tile_steps<LIMIT>(tile, panels.a[at], stage_a.LD, panels.b[at], stage_b.LD,
-                              left < T::DEPTH ? static_cast<int>(left) : T::DEPTH, static_cast<int>(k));
+                              left < T::DEPTH ? left : T::DEPTH, k);
         at ^= 1;
     }
 }

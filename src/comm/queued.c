@@ -9,8 +9,9 @@
 
 /* More than a step queues ahead of the device; fewer than the flight record keeps. */
 #define QUEUED_MAX (FLIGHT_SLOTS - 16)
-#define SLEEP_US 50
+#define SLEEP_US 20
 #define LOOKS_BEFORE_SLEEP 4
+#define LOOKS_BEFORE_REAP 16 /* a short wait asks for nothing but what it waits for */
 
 typedef struct Operation {
     Event *event; /* owned; behind the operation */
@@ -112,10 +113,10 @@ static const Operation *stuck(void) {
 
 void queued_pause(void *arg, int tries) {
     (void)arg;
-    if (reap() || tries == 0)
+    if (tries == 0 || (tries >= LOOKS_BEFORE_REAP && reap()))
         watch_begin(&watch);
-    const Operation *o = stuck();
-    if (o == NULL) { /* it computes */
+    const Operation *o = tries >= LOOKS_BEFORE_REAP ? stuck() : NULL;
+    if (o == NULL) { /* it computes, for all that is known */
         if (tries >= LOOKS_BEFORE_SLEEP)
             clock_sleep_us(SLEEP_US);
         return;

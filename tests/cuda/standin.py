@@ -42,9 +42,9 @@ def launch(ranks):
     return [] if ranks == 1 else [*LAUNCH, "-np", str(ranks)]
 
 
-def start(ranks, run_dir, *arguments, seed=None, timeout=120, **extra):
+def start(ranks, run_dir, *arguments, seed=None, timeout=120, binary=TRAIN, **extra):
     """A run of configs/bits-tiny.yaml to its end: (exit code, stderr). One that does not end is killed, and the test fails."""
-    command = [*launch(ranks), str(TRAIN), "configs/bits-tiny.yaml", f"run.dir={run_dir}", *arguments]
+    command = [*launch(ranks), str(binary), "configs/bits-tiny.yaml", f"run.dir={run_dir}", *arguments]
     process = subprocess.Popen(command, env=environment(seed, **extra), cwd=ROOT, text=True, errors="replace", stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     try:
@@ -57,8 +57,13 @@ def start(ranks, run_dir, *arguments, seed=None, timeout=120, **extra):
 
 
 def run(ranks, run_dir, *arguments, seed=None):
-    """{step: (bits of the loss, of the gradient norm, hash of all state)} of a run that must succeed."""
+    """The steps of a run that must succeed."""
     code, err = start(ranks, run_dir, *arguments, seed=seed)
     assert code == 0, f"seed {seed}: exit {code}\n{err}"
+    return steps_of(run_dir)
+
+
+def steps_of(run_dir):
+    """{step: (bits of the loss, of the gradient norm, hash of all state)}"""
     records = [json.loads(line) for line in (run_dir / "log.jsonl").read_text().splitlines()]
     return {r["step"]: (r["loss_bits"], r["grad_sumsq_bits"], r["params_hash"]) for r in records if r["event"] == "step"}

@@ -141,7 +141,7 @@ MUTANTS = DROPPED + ORDER + NUMBERS
 @functools.cache
 def commands():
     """(compile command of each source, link command of dmuon-train), as make would run them."""
-    options = [f"{name}={os.environ[name]}" for name in ("DEBUG", "SAN") if name in os.environ]
+    options = [f"{name}={os.environ[name]}" for name in ("CUDA", "DEBUG", "SAN") if name in os.environ]
     done = subprocess.run(["make", "-n", "-B", "V=1", "all", *options], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
                           env={k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")})
     compile_of, link = {}, None

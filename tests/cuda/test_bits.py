@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from standin import first_seed, needs_build, run
+from standin import first_seed, needs_build, run, start
 
 pytestmark = needs_build
 
@@ -113,3 +113,13 @@ def test_every_two_values_of_two_columns_meet():
 def test_idle_columns_are_empty():
     for row in ROWS:
         assert {name for name, value in row.items() if value == "-"} == idle(row["mesh"], row["data"]), row
+
+
+@pytest.mark.parametrize("first,second", [("cuda", "cpu"), ("cpu", "cuda")])
+def test_a_run_goes_on_on_the_other_device(first, second, reference, tmp_path):
+    keys = ("mesh.replicate=1", "mesh.shard=1", "mesh.tp=2", "checkpoint.every=1", *EVERY)
+    stopped = ("train.max_wall_time=0:00:01",)  # less than twice the longest save: after the first step
+    code, err = start(2, tmp_path / "run", f"device={first}", *JOB, *keys, *stopped, seed=first_seed())
+    assert code == 75, err
+    steps = run(2, tmp_path / "run", f"device={second}", *JOB, *keys, seed=first_seed())
+    assert steps == reference

@@ -2,10 +2,13 @@
 import json
 import os
 import re
+import signal
+import subprocess
 
 import pytest
 
-from standin import first_seed, needs_build, start
+from helpers import TINY, finish, has_step, ranks_of, wait_for
+from standin import ROOT, TRAIN, environment, first_seed, launch, needs_build, start
 
 pytestmark = needs_build
 FAULT = 86  # of the stand-in: the program did something wrong
@@ -41,3 +44,17 @@ def test_a_call_that_fails_ends_the_job(point, sites, tmp_path):
     assert code not in (0, FAULT) and 0 < code < 126, where
     lines = [line for line in err.splitlines() if line.startswith("dmuon-train: ")]
     assert len(lines) == 1 and not re.search(r"(dmuon-train|\)): internal error", err) and "Signal" not in err, where
+
+
+@pytest.mark.parametrize("transport", ["nccl", "mpi"])
+def test_a_rank_that_stops_is_named_with_the_operation_that_waits_for_it(transport, tmp_path):
+    arguments = [*JOB, "train.steps=400", "comm.timeout_s=4", f"comm.transport={transport}", f"run.dir={tmp_path / 'run'}"]
+    process = subprocess.Popen([*launch(2), str(TRAIN), TINY, *arguments], env=environment(first_seed()), cwd=ROOT, text=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    wait_for(lambda: has_step(tmp_path / "run", 3), process)
+    os.kill(ranks_of(process, 2)[1], signal.SIGSTOP)
+    done = finish(process, timeout=60)
+    said = [line for line in done.stderr.splitlines() if line.startswith("dmuon-train: rank")]
+    assert done.returncode == 6 and len(said) == 1, done.stderr
+    assert re.search(r"step \d+ .*stream \w+: \w+ '.+' on axis \w+, \d+ bytes: no answer in 3.2 s \(waiting for rank 1", said[0]), said
+    assert re.search(r"rank 1 \(\S+\) does not answer", said[0]), said

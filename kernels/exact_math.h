@@ -52,6 +52,20 @@ static inline DM_HD double exact_pow2_64(int64_t n) {
     return exact_from_bits64((uint64_t)(n + 1023) << 52);
 }
 
+/* ---- bf16: the upper half of a binary32 ---------------------------------------------------------------------------
+ */
+
+/* To nearest even. A NaN is kept, quiet, so that a payload in the lower half does not become infinity. */
+static inline DM_HD uint16_t exact_bf16(float x) {
+    const uint32_t bits = exact_bits(x);
+    const uint32_t nearest = bits + 0x7fffu + ((bits >> 16) & 1u);
+    return (uint16_t)(((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : nearest) >> 16);
+}
+
+static inline DM_HD float exact_from_bf16(uint16_t x) {
+    return exact_from_bits((uint32_t)x << 16);
+}
+
 /* ---- binary32, at most 1 ulp over the whole range --------------------------------------------------------------- */
 
 /* exp(x) = fraction * 2^exponent, fraction in [0.7, 1.5): n = round(x/ln 2) by the magic addition 1.5*2^23 (exact under

@@ -72,7 +72,10 @@ typedef void (*KernelFn)(const KernelCtx *ctx, const void *args);
     X(NS_NORMALIZE,         NsNormalize,        ns_normalize)         \
     X(NS_COMBINE,           NsCombine,          ns_combine)           \
     X(ADD_DIAGONAL,         AddDiagonal,        add_diagonal)         \
-    X(TRANSPOSE,            Transpose,          transpose)
+    X(TRANSPOSE,            Transpose,          transpose)            \
+    X(ROUND_BF16,           RoundBf16,          round_bf16)           \
+    X(PACK_BF16,            PackBf16,           pack_bf16)            \
+    X(UNPACK_BF16,          UnpackBf16,         unpack_bf16)
 /* clang-format on */
 
 #define KERNEL_ENUM_(id, args, name) KERNEL_##id,
@@ -411,5 +414,31 @@ typedef struct Transpose {
     const float *src;
     int64_t rows, cols;
 } Transpose;
+
+/* ---- bf16, for numerics.mode fast ------------------------------------------------------------------------------- */
+
+/* bf16(x): the nearest bf16, ties to even, beyond the largest one infinity; subnormals are rounded like any number, a
+ * NaN stays a NaN (quiet, its sign and the upper part of its payload kept). */
+
+/* y = f32(bf16(x)), [n].   y may alias x. */
+typedef struct RoundBf16 {
+    float *y;
+    const float *x;
+    int64_t n;
+} RoundBf16;
+
+/* y = bf16(x), [n], as the 16 bits that travel. */
+typedef struct PackBf16 {
+    uint16_t *y;
+    const float *x;
+    int64_t n;
+} PackBf16;
+
+/* y = f32(x), [n], exact. */
+typedef struct UnpackBf16 {
+    float *y;
+    const uint16_t *x;
+    int64_t n;
+} UnpackBf16;
 
 #endif

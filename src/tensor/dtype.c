@@ -8,11 +8,8 @@ typedef struct DtypeRow {
     size_t nbytes;
 } DtypeRow;
 
-static const DtypeRow row[] = {[DTYPE_F32] = {"f32", 4},
-                               [DTYPE_F64] = {"f64", 8},
-                               [DTYPE_U64] = {"u64", 8},
-                               [DTYPE_I32] = {"i32", 4},
-                               [DTYPE_U8] = {"u8", 1}};
+static const DtypeRow row[] = {[DTYPE_F32] = {"f32", 4}, [DTYPE_F64] = {"f64", 8}, [DTYPE_U64] = {"u64", 8},
+                               [DTYPE_I32] = {"i32", 4}, [DTYPE_U8] = {"u8", 1},   [DTYPE_BF16] = {"bf16", 2}};
 
 static const DtypeRow *row_of(Dtype dtype) {
     DM_ASSERT((size_t)dtype < sizeof row / sizeof row[0]);

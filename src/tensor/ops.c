@@ -183,6 +183,18 @@ static void check_transpose(const Transpose *a) {
     DM_ASSERT(a->dst != a->src || a->rows * a->cols == 0);
 }
 
+static void check_round_bf16(const RoundBf16 *a) {
+    DM_ASSERT(a->n >= 0 && given(a->y, a->n) && given(a->x, a->n));
+}
+
+static void check_pack_bf16(const PackBf16 *a) {
+    DM_ASSERT(a->n >= 0 && given(a->y, a->n) && given(a->x, a->n));
+}
+
+static void check_unpack_bf16(const UnpackBf16 *a) {
+    DM_ASSERT(a->n >= 0 && given(a->y, a->n) && given(a->x, a->n));
+}
+
 /* What is queued is a function of the arguments: no stray bytes between them. */
 #if defined __has_builtin && __has_builtin(__builtin_clear_padding)
 #define CLEAR_PADDING(args) __builtin_clear_padding(args)

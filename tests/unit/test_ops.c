@@ -140,11 +140,8 @@ static void test_element_types_know_their_size_and_name(void **state) {
         Dtype dtype;
         size_t nbytes;
         const char *name;
-    } row[] = {{DTYPE_F32, 4, "f32"},
-               {DTYPE_F64, 8, "f64"},
-               {DTYPE_U64, 8, "u64"},
-               {DTYPE_I32, 4, "i32"},
-               {DTYPE_U8, 1, "u8"}};
+    } row[] = {{DTYPE_F32, 4, "f32"}, {DTYPE_F64, 8, "f64"}, {DTYPE_U64, 8, "u64"},
+               {DTYPE_I32, 4, "i32"}, {DTYPE_U8, 1, "u8"},   {DTYPE_BF16, 2, "bf16"}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         assert_int_equal(dtype_nbytes(row[i].dtype), row[i].nbytes);
         assert_string_equal(dtype_name(row[i].dtype), row[i].name);

@@ -13,6 +13,8 @@
 #define CONFIG_NS_MAX 16
 #define CONFIG_LIST_MAX 64
 
+typedef enum ComputeType { COMPUTE_F32, COMPUTE_TF32, COMPUTE_BF16 } ComputeType;
+typedef enum WireType { WIRE_F32, WIRE_BF16 } WireType;
 typedef enum DataParallel { DATA_FSDP, DATA_DDP } DataParallel;
 typedef enum Accumulate { ACCUMULATE_REDUCE, ACCUMULATE_LOCAL } Accumulate;
 typedef enum BufferReuse { REUSE_OFF, REUSE_GATHER, REUSE_SCATTER, REUSE_ALL } BufferReuse;
@@ -53,7 +55,8 @@ typedef struct Config {
         int segments;
     } numerics;
     struct {
-        char compute[8], wire[8], grad_reduce[8];
+        ComputeType compute;
+        WireType wire, grad_reduce;
     } precision;
     int64_t seed;
     int threads; /* 0 = auto */
@@ -153,6 +156,9 @@ DM_NODISCARD Status config_resolve_mesh(Config *config, int nranks);
 /* S lowered to the largest power of two that divides n_kv_heads*head_dim, n_heads*head_dim and d_ff, at most
  * numerics.segments. */
 int config_lowered_segments(const Config *config);
+
+/* Whether every reader of a weight gets it rounded to bf16: what `compute` or `wire` bf16 mean for weights. */
+bool config_rounds_weights(const Config *config);
 
 /* The effective configuration as YAML that config_load reads back to the same struct (model inlined). */
 void config_dump_yaml(const Config *config, Str *out);

@@ -5,12 +5,20 @@
 
 #include "config/value.h"
 
-/* Values whose feature is not built yet: a row goes when its feature comes. Without a value: any but the default. */
+/* On a CPU it is refused for good. */
+static bool asks_for_cuda(const Config *config) {
+    return strcmp(config->device, "cuda") == 0;
+}
+
+/* Values whose feature is not built yet: a row goes when its feature comes. Without a value: any but the default;
+ * without a condition: always. */
 static const struct {
     const char *key, *value;
+    bool (*condition)(const Config *config);
 } unbuilt[] = {
-    {"numerics.mode", "fast"},  {"precision.compute", "tf32"},     {"precision.compute", "bf16"},
-    {"precision.wire", "bf16"}, {"precision.grad_reduce", "bf16"}, {"comm.reduce", "native"},
+    {"precision.compute", "tf32", asks_for_cuda},
+    {"precision.grad_reduce", "bf16", NULL},
+    {"comm.reduce", "native", NULL},
 };
 
 void unbuilt_check(Loading *load) {
@@ -21,7 +29,7 @@ void unbuilt_check(Loading *load) {
         value_print(spec, load->config, &value);
         const bool meant = unbuilt[i].value != NULL ? strcmp(value.text, unbuilt[i].value) == 0
                                                     : !value_is_initial(spec, load->config);
-        if (meant)
+        if (meant && (unbuilt[i].condition == NULL || unbuilt[i].condition(load->config)))
             load_key_error(load, spec->path, NULL, "this feature is not built yet; the default, %s, is", spec->initial);
     }
     str_deinit(&value);
@@ -38,6 +46,11 @@ static bool has_no_replica(const Config *config) {
 
 static bool is_ddp(const Config *config) {
     return config->parallel.data == DATA_DDP;
+}
+
+/* With ddp nothing is fetched, but rounded weights are made before use all the same. */
+static bool is_ddp_unrounded(const Config *config) {
+    return is_ddp(config) && !config_rounds_weights(config);
 }
 
 static bool owner_is_rank0(const Config *config) {
@@ -81,9 +94,9 @@ static const struct {
     {"optimizer.muon.tp_distributed_gram", tp_is_one, "mesh.tp is 1"},
     {"optimizer.muon.replicate_async", has_no_replica, "mesh.replicate and mesh.tp are 1, nothing is published"},
     {"log.replica_check_every", has_no_replica, "mesh.replicate and mesh.tp are 1, there are no replicas"},
-    {"parallel.reshard_after_forward.muon", is_ddp, "parallel.data is ddp"},
-    {"parallel.reshard_after_forward.adamw", is_ddp, "parallel.data is ddp"},
-    {"parallel.prefetch", is_ddp, "parallel.data is ddp"},
+    {"parallel.reshard_after_forward.muon", is_ddp_unrounded, "parallel.data is ddp"},
+    {"parallel.reshard_after_forward.adamw", is_ddp_unrounded, "parallel.data is ddp"},
+    {"parallel.prefetch", is_ddp_unrounded, "parallel.data is ddp"},
     {"parallel.owner.max_per_layer", owner_is_rank0, "parallel.owner.strategy is rank0"},
     {"parallel.owner.small_param_threshold", owner_is_rank0, "parallel.owner.strategy is rank0"},
     {"parallel.owner.column_balance", owner_is_rank0, "parallel.owner.strategy is rank0"},

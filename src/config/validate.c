@@ -24,16 +24,21 @@ static void check_model(Loading *load) {
 static void check_numerics(Loading *load) {
     const Config *config = load->config;
     const struct {
-        const char *key, *value;
-    } precision[] = {{"precision.compute", config->precision.compute},
-                     {"precision.wire", config->precision.wire},
-                     {"precision.grad_reduce", config->precision.grad_reduce}};
+        const char *key;
+        bool f32;
+    } precision[] = {{"precision.compute", config->precision.compute == COMPUTE_F32},
+                     {"precision.wire", config->precision.wire == WIRE_F32},
+                     {"precision.grad_reduce", config->precision.grad_reduce == WIRE_F32}};
     if (USABLE(load, "numerics.segments") && !is_power_of_two(config->numerics.segments))
         load_key_error(load, "numerics.segments", NULL, "must be a power of two");
+    if (USABLE(load, "numerics.mode", "precision.compute", "device") && config->numerics.fast &&
+        config->precision.compute == COMPUTE_TF32 && strcmp(config->device, "cuda") != 0)
+        load_key_error(load, "precision.compute", NULL,
+                       "needs device: cuda, a CPU has no such products; f32 and bf16 run on both");
     if (!USABLE(load, "numerics.mode") || config->numerics.fast)
         return;
     for (int i = 0; i < 3; i++) {
-        if (USABLE(load, precision[i].key) && strcmp(precision[i].value, "f32") != 0)
+        if (USABLE(load, precision[i].key) && !precision[i].f32)
             load_key_error(load, precision[i].key, "numerics.mode", "numerics.mode exact requires f32");
     }
     if (USABLE(load, "comm.reduce") && config->comm.native)

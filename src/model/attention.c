@@ -40,6 +40,7 @@ static void rotate(const Leaf *leaf, float *x, int64_t heads, bool inverse) {
                                   .stride = heads * D,
                                   .T = leaf->T,
                                   .inverse = inverse});
+    leaf_stored(leaf, x, leaf_tokens(leaf) * heads * D);
 }
 
 static Norm head_norm(const Leaf *leaf, const UnitParams *p, Heads heads) {
@@ -102,6 +103,7 @@ void attention_forward(const Leaf *leaf, const UnitParams *params, const LayerAc
                                                            .kv_stride = K * D,
                                                            .o_stride = H * D,
                                                            .scale = score_scale(leaf)});
+    leaf_stored(leaf, acts->o, leaf_tokens(leaf) * H * D);
     const LinearDims out = linear_dims(leaf_tokens(leaf), leaf->shape->C, H * D);
     linear_forward_cut(leaf, out, y, acts->o, params->value[SLOT_O]);
 }
@@ -127,6 +129,9 @@ static void scores_backward(const Leaf *leaf, const LayerActs *acts, const Scrat
                                                              .kv_stride = K * D,
                                                              .o_stride = H * D,
                                                              .scale = score_scale(leaf)});
+    leaf_stored(leaf, scratch->dq, leaf_tokens(leaf) * H * D);
+    leaf_stored(leaf, scratch->dk, leaf_tokens(leaf) * K * D);
+    leaf_stored(leaf, scratch->dv, leaf_tokens(leaf) * K * D);
 }
 
 void attention_backward(const Leaf *leaf, const UnitParams *params, const LayerActs *acts, const Scratch *scratch) {

@@ -15,6 +15,12 @@ static Norm post_norm(const Leaf *leaf, const UnitParams *p, const LayerActs *a)
     return norm_over_width(leaf, a->x1, p->value[SLOT_POST_NORM], a->rstd2, leaf_tokens(leaf));
 }
 
+static void residual_add(const Leaf *leaf, float *out, const float *x, const float *y) {
+    const int64_t n = leaf_tokens(leaf) * leaf->shape->C;
+    ops_add(leaf->stream, (Add){.dst = out, .a = x, .b = y, .n = n});
+    leaf_stored(leaf, out, n);
+}
+
 static void mlp_forward(const Leaf *leaf, const UnitParams *p, const LayerActs *a) {
     const int64_t N = leaf_tokens(leaf), F = leaf->local.F;
     const LinearDims in = linear_dims(N, F, leaf->shape->C);
@@ -22,6 +28,7 @@ static void mlp_forward(const Leaf *leaf, const UnitParams *p, const LayerActs *
     linear_forward(leaf, in, a->gate, a->h2, p->value[SLOT_GATE], NULL);
     linear_forward(leaf, in, a->up, a->h2, p->value[SLOT_UP], NULL);
     ops_swiglu_forward(leaf->stream, (SwigluForward){.a = a->a, .z = a->gate, .u = a->up, .n = N * F});
+    leaf_stored(leaf, a->a, N * F);
 }
 
 static void mlp_backward(const Leaf *leaf, const UnitParams *p, const LayerActs *a, const Scratch *s) {
@@ -32,6 +39,8 @@ static void mlp_backward(const Leaf *leaf, const UnitParams *p, const LayerActs 
     float *dgate = a->gate, *dup = a->up; /* in place: nothing needs the values again */
     ops_swiglu_backward(leaf->stream,
                         (SwigluBackward){.dz = dgate, .du = dup, .da = s->da, .z = a->gate, .u = a->up, .n = N * F});
+    leaf_stored(leaf, dgate, N * F);
+    leaf_stored(leaf, dup, N * F);
     linear_weight_grad(leaf, in, p->grad[SLOT_GATE], dgate, a->h2);
     linear_weight_grad(leaf, in, p->grad[SLOT_UP], dup, a->h2);
     const LinearPart parts[] = {
@@ -47,12 +56,12 @@ void block_forward(const Leaf *leaf, const UnitParams *params, const LayerActs *
     const int64_t N = leaf_tokens(leaf), C = leaf->shape->C;
     norm_forward(leaf, input_norm(leaf, params, acts), acts->h);
     attention_forward(leaf, params, acts, scratch->y);
-    ops_add(leaf->stream, (Add){.dst = acts->x1, .a = acts->x, .b = scratch->y, .n = N * C});
+    residual_add(leaf, acts->x1, acts->x, scratch->y);
     mlp_forward(leaf, params, acts);
     if (out == NULL)
         return;
     linear_forward_cut(leaf, linear_dims(N, C, leaf->local.F), scratch->y, acts->a, params->value[SLOT_DOWN]);
-    ops_add(leaf->stream, (Add){.dst = out, .a = acts->x1, .b = scratch->y, .n = N * C});
+    residual_add(leaf, out, acts->x1, scratch->y);
 }
 
 void block_backward(const Leaf *leaf, const UnitParams *params, const LayerActs *acts, const Scratch *scratch) {

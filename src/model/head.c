@@ -14,7 +14,7 @@ static LinearDims logit_dims(const Leaf *leaf, int64_t rows) {
 void head_logits(const Leaf *leaf, HeadParams params, const HeadActs *acts, int64_t first, int64_t rows) {
     const float *x = acts->x + first * leaf->shape->C;
     norm_forward(leaf, norm_over_width(leaf, x, params.gain, acts->rstd, rows), acts->h);
-    linear_forward(leaf, logit_dims(leaf, rows), acts->logits, acts->h, params.weight, NULL);
+    linear_logits(leaf, logit_dims(leaf, rows), acts->logits, acts->h, params.weight);
 }
 
 /* The maximum of each row and its target's logit; of a cut vocabulary every rank finds its own and selects among all.
@@ -117,6 +117,7 @@ static void logits_backward(const Leaf *leaf, const HeadActs *acts, const int32_
                                            .cols = leaf->local.vocab,
                                            .first_col = leaf->local.first_id,
                                            .factor = token_factor(leaf)});
+    leaf_stored(leaf, acts->logits, leaf_tokens(leaf) * leaf->local.V);
 }
 
 static void weight_backward(const Leaf *leaf, float *dweight, const HeadActs *acts) {

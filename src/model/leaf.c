@@ -3,6 +3,7 @@
 
 #include "base/fatal.h"
 #include "mesh/extent.h"
+#include "tensor/ops.h"
 
 LocalShape local_shape(const ModelShape *shape, int tp_size, int tp_rank) {
     DM_ASSERT(shape->segments % tp_size == 0 && shape->K % tp_size == 0 && shape->H % tp_size == 0);
@@ -19,4 +20,9 @@ LocalShape local_shape(const ModelShape *shape, int tp_size, int tp_rank) {
         .segments = shape->segments / tp_size,
         .kv_runs = shape->kv_runs / tp_size,
     };
+}
+
+void leaf_stored(const Leaf *leaf, float *x, int64_t n) {
+    if (leaf->bf16)
+        ops_round_bf16(leaf->stream, (RoundBf16){.y = x, .x = x, .n = n});
 }

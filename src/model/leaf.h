@@ -28,8 +28,14 @@ typedef struct Leaf {
     LocalShape local;
     RopeTables rope;
     int64_t B, T;
-    bool counted; /* in a step: its messages count as traffic */
+    bool counted; /* in a step: its messages count as traffic                        */
+    bool bf16;    /* precision.compute: what is stored for a later operation is bf16 */
 } Leaf;
+
+/* Ends every operation whose result is an activation or the gradient of one: with `bf16` x [n] is rounded, whatever
+ * kernel made it. Values stay in f32 memory. Statistics, logits, losses and gradients of weights do not pass here; a
+ * looked-up row does not need to, since the residency has rounded the weights. */
+void leaf_stored(const Leaf *leaf, float *x, int64_t n);
 
 /* The tag of a message of `nelem` floats over tp. */
 static inline CommTag leaf_tag(const Leaf *leaf, const char *what, int64_t nelem) {

@@ -12,9 +12,10 @@ LinearDims linear_dims(int64_t rows, int64_t out, int64_t in) {
 /* The end of every segmented product: this rank's segments are combined, the tree goes on across the tp ranks. */
 static void linear_reduce(const Leaf *leaf, float *y, int64_t n) {
     comm_all_reduce(leaf->tp, leaf->stream, y, y, n, DTYPE_F32, leaf_tag(leaf, "tp partial sums", n));
+    leaf_stored(leaf, y, n);
 }
 
-void linear_forward(const Leaf *leaf, LinearDims dims, float *y, const float *x, const float *w, const float *bias) {
+void linear_logits(const Leaf *leaf, LinearDims dims, float *y, const float *x, const float *w) {
     const GemmPart part = {.a = x, .b = w, .lda = dims.in, .ldb = dims.in, .k = dims.in, .segment = dims.in};
     ops_gemm(leaf->stream, (Gemm){.m = dims.rows,
                                   .n = dims.out,
@@ -25,8 +26,13 @@ void linear_forward(const Leaf *leaf, LinearDims dims, float *y, const float *x,
                                   .shape = GEMM_FULL,
                                   .c = y,
                                   .ldc = dims.ld});
+}
+
+void linear_forward(const Leaf *leaf, LinearDims dims, float *y, const float *x, const float *w, const float *bias) {
+    linear_logits(leaf, dims, y, x, w);
     if (bias != NULL)
         ops_bias_add(leaf->stream, (BiasAdd){.y = y, .b = bias, .rows = dims.rows, .cols = dims.out});
+    leaf_stored(leaf, y, dims.rows * dims.out);
 }
 
 void linear_forward_cut(const Leaf *leaf, LinearDims dims, float *y, const float *x, const float *w) {
@@ -54,6 +60,7 @@ void linear_input_grad(const Leaf *leaf, LinearDims dims, float *dx, const float
                                   .shape = GEMM_FULL,
                                   .c = dx,
                                   .ldc = dims.in});
+    leaf_stored(leaf, dx, dims.rows * dims.in);
 }
 
 void linear_input_grad_cut(const Leaf *leaf, float *dx, int64_t rows, int64_t in, const LinearPart *parts, int nparts) {

@@ -14,8 +14,11 @@ typedef struct LinearDims {
 
 LinearDims linear_dims(int64_t rows, int64_t out, int64_t in); /* ld = out */
 
-/* y = x * w^T, then + bias [out] unless NULL. One plain chain over `in` per element. */
+/* y = x * w^T, then + bias [out] unless NULL. One plain chain over `in` per element. ld = out. */
 void linear_forward(const Leaf *leaf, LinearDims dims, float *y, const float *x, const float *w, const float *bias);
+
+/* The same without a bias, kept in f32 whatever precision.compute: logits. */
+void linear_logits(const Leaf *leaf, LinearDims dims, float *y, const float *x, const float *w);
 
 /* y = tree over the segments of `in` of x * w^T: where tensor parallelism cuts `in` (o_proj, down_proj). ld = out. */
 void linear_forward_cut(const Leaf *leaf, LinearDims dims, float *y, const float *x, const float *w);

@@ -35,7 +35,8 @@ static Leaf leaf_of(const ModelOptions *options) {
                   .shape = shape,
                   .local = local_shape(shape, tp_size, tp_rank),
                   .B = options->B,
-                  .T = options->T};
+                  .T = options->T,
+                  .bf16 = options->bf16};
 }
 
 static void model_layout(Leaf *leaf, Activations *acts, bool recompute, Arena *arena) {

@@ -19,6 +19,7 @@ typedef struct ModelOptions {
     int tp_size;                /* read while measuring only: ranks of the tp axis, 0 like 1 */
     int64_t B, T;               /* a leaf: sequences, tokens per sequence (upper bounds) */
     bool recompute;             /* keep only each layer's input and recompute in backward */
+    bool bf16; /* round activations and their gradients to bf16; the residency's weights are rounded already */
 } ModelOptions;
 
 /* Places RoPE tables and activations in `arena` (may be measuring: nothing is touched then). */

@@ -15,6 +15,7 @@ void norm_forward(const Leaf *leaf, Norm norm, float *y) {
                                                        .rows = norm.tokens * norm.heads,
                                                        .d = norm.d,
                                                        .eps = leaf->shape->eps});
+    leaf_stored(leaf, y, norm.tokens * norm.heads * norm.d);
 }
 
 void norm_backward(const Leaf *leaf, Norm norm, float *dx, const float *dy, const float *residual, float *dgain) {
@@ -37,4 +38,5 @@ void norm_backward(const Leaf *leaf, Norm norm, float *dx, const float *dy, cons
                                                          .residual = residual,
                                                          .rows = norm.tokens * norm.heads,
                                                          .d = norm.d});
+    leaf_stored(leaf, dx, norm.tokens * norm.heads * norm.d);
 }

@@ -19,13 +19,18 @@ static Extent my_run(const Parallel *p, int unit) {
     return (Extent){store_run_index(p->plan, p->store.coord) * run_nelem(p, unit), run_nelem(p, unit)};
 }
 
-/* The unit's flat buffer: with one shard rank the store itself is whole. */
+/* With one shard rank the store itself is whole; rounded weights never are the store's. */
+static bool reads_store(const Parallel *p) {
+    return p->plan->adamw_shards == 1 && !config_rounds_weights(p->config);
+}
+
+/* The unit's flat buffer. */
 static float *flat_base(const Parallel *p, int unit, const CacheSlot *slot) {
-    return p->plan->adamw_shards == 1 ? p->store.shard[unit] : slot->base;
+    return reads_store(p) ? p->store.shard[unit] : slot->base;
 }
 
 static float *side_base(const Parallel *p, int unit, const CacheSlot *slot) {
-    return slot->base + (p->plan->adamw_shards == 1 ? 0 : p->plan->unit[unit].flat_nelem);
+    return slot->base + (reads_store(p) ? 0 : p->plan->unit[unit].flat_nelem);
 }
 
 /* Copies a tensor between its blocks and a contiguous buffer, segment by segment. */
@@ -50,9 +55,12 @@ static void copy_segments(Parallel *p, Stream *stream, int row, float *flat, flo
 
 void fsdp_gather(Parallel *p, int unit, const CacheSlot *slot) {
     const PlanUnit *u = &p->plan->unit[unit];
-    if (p->plan->adamw_shards > 1 && u->blocks > 0)
+    const CommTag tag = {.what = u->what, .unit = unit, .payload = counted_weights(p, payload(p, unit))};
+    if (config_rounds_weights(p->config))
+        wire_gather_blocks(p, unit, slot, tag);
+    else if (p->plan->adamw_shards > 1 && u->blocks > 0)
         comm_all_gather(p->mesh->axis[AXIS_SHARD], p->gather, p->store.shard[unit], slot->base, run_nelem(p, unit),
-                        DTYPE_F32, (CommTag){.what = u->what, .unit = unit, .payload = counted(p, payload(p, unit))});
+                        DTYPE_F32, tag);
     for (int i = u->first_adamw; i < u->first_adamw + u->adamw_count; i++) {
         const int row = p->plan->adamw_member[i];
         if (!p->plan->param[row].dense)

@@ -10,6 +10,7 @@
 /* Whole weights of one unit and one kind (Muon or AdamW), gathered. */
 typedef struct CacheSlot {
     float *base;     /* device                                           */
+    uint16_t *wire;  /* device: the same elements as they travel, packed; NULL unless they do */
     int unit;        /* that is in it or on its way, -1: free            */
     Event *ready;    /* on gather: whole                                 */
     Event *released; /* on compute: no longer read                       */
@@ -77,6 +78,7 @@ struct Parallel {
 
     bool in_step, forward_only;
     int64_t round;
+    uint16_t *wire;  /* device: the packed buffer that the publish stream has in hand; NULL: masters travel */
     int gather_next; /* unit whose tp gathers are to be queued next, downwards; -1: all are */
     double wait_us[WAIT_SAMPLES];
     int wait_count;
@@ -102,6 +104,15 @@ static inline int64_t unit_grad_nelem(const PlanUnit *u) {
 void prefetch_acquire(Parallel *p, int unit, bool backward);
 void prefetch_release(Parallel *p, int unit);
 void prefetch_invalidate(Parallel *p); /* weights change: nothing gathered is valid any more */
+
+/* wire.c: rounded weights. */
+/* One packed buffer, or a unit's AdamW blocks, into the slot, on the gather stream. */
+void wire_gather_group(Parallel *p, int g, const CacheSlot *slot);
+void wire_gather_blocks(Parallel *p, int unit, const CacheSlot *slot, CommTag tag);
+/* A packed buffer's publish: its broadcasts stand between begin and end, on the publish stream. */
+void wire_publish_begin(Parallel *p, int g);
+void wire_publish_over(Parallel *p, Axis axis, int g, int root);
+void wire_publish_end(Parallel *p, int g);
 
 /* owner.c: Muon. */
 void owner_gather(Parallel *p, int unit, const CacheSlot *slot);
@@ -138,9 +149,23 @@ static inline float leaf_factor(const Parallel *p) {
     return (float)(1.0 / (double)p->plan->leaves);
 }
 
+/* The element type of weights in flight. */
+static inline Dtype wire_dtype(const Config *config) {
+    return config->precision.wire == WIRE_BF16 ? DTYPE_BF16 : DTYPE_F32;
+}
+
+/* Does making a unit whole take a message? With ddp and with one shard rank every rank has it all. */
+static inline bool wire_fetches(const Parallel *p) {
+    return p->plan->mesh.shard > 1 && !p->plan->ddp;
+}
+
 /* Payload that is counted: bytes inside a step, 0 outside. */
 static inline int64_t counted(const Parallel *p, int64_t nelem) {
     return p->in_step ? nelem * (int64_t)sizeof(float) : 0;
+}
+
+static inline int64_t counted_weights(const Parallel *p, int64_t nelem) {
+    return p->in_step ? nelem * (int64_t)dtype_nbytes(wire_dtype(p->config)) : 0;
 }
 
 #endif

@@ -9,13 +9,22 @@ static int64_t max64(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Elements that a slot for this unit holds: the packed buffers this rank has no copy of, or the flat and side buffers.
- */
+/* Elements that a slot for this unit holds: the packed buffers this rank has no copy of, or the flat and side buffers;
+ * rounded weights always. */
 static int64_t slot_nelem(const Parallel *p, CacheKind kind, int unit) {
     const PlanUnit *u = &p->plan->unit[unit];
+    const bool filled = wire_fetches(p) || config_rounds_weights(p->config);
     if (kind == CACHE_ADAMW)
-        return (p->plan->adamw_shards > 1 ? u->flat_nelem : 0) + u->side_nelem;
-    return p->plan->mesh.shard > 1 && !p->plan->ddp ? u->muon_nelem : 0;
+        return (filled ? u->flat_nelem : 0) + u->side_nelem;
+    return filled ? u->muon_nelem : 0;
+}
+
+/* Elements that come into it packed. */
+static int64_t slot_wire_nelem(const Parallel *p, CacheKind kind, int unit) {
+    const PlanUnit *u = &p->plan->unit[unit];
+    if (!wire_fetches(p) || wire_dtype(p->config) == DTYPE_F32)
+        return 0;
+    return kind == CACHE_ADAMW ? u->flat_nelem : u->muon_nelem;
 }
 
 static void layout_cache(Parallel *p, CacheKind kind) {
@@ -26,12 +35,16 @@ static void layout_cache(Parallel *p, CacheKind kind) {
     const int pool = p->config->parallel.prefetch + 1 + p->plan->params->shape->tied;
     cache->nslots = cache->keep || pool > nunits ? nunits : pool;
     cache->slot = HEAP_ALLOC(CacheSlot, cache->nslots);
-    int64_t largest = 0;
-    for (int u = 0; u < nunits; u++)
+    int64_t largest = 0, largest_wire = 0;
+    for (int u = 0; u < nunits; u++) {
         largest = max64(largest, slot_nelem(p, kind, u));
+        largest_wire = max64(largest_wire, slot_wire_nelem(p, kind, u));
+    }
     for (int s = 0; s < cache->nslots; s++) {
-        cache->slot[s].unit = -1;
-        cache->slot[s].base = ARENA_PUSH(&p->arena, float, cache->keep ? slot_nelem(p, kind, s) : largest);
+        CacheSlot *slot = &cache->slot[s];
+        slot->unit = -1;
+        slot->base = ARENA_PUSH(&p->arena, float, cache->keep ? slot_nelem(p, kind, s) : largest);
+        slot->wire = ARENA_PUSH(&p->arena, uint16_t, cache->keep ? slot_wire_nelem(p, kind, s) : largest_wire);
     }
 }
 
@@ -119,6 +132,19 @@ static bool takes_part(const Parallel *p, int row) {
            (param->distributed || param->owner_tp == p->store.coord.tp);
 }
 
+/* The publish stream packs, sends and unpacks one packed buffer after the other. */
+static void layout_publish(Parallel *p) {
+    const Plan *plan = p->plan;
+    int64_t largest = 0;
+    const bool published = plan->mesh.replicate > 1 || (plan->ddp && plan->mesh.shard > 1);
+    if (!published || wire_dtype(p->config) == DTYPE_F32)
+        return;
+    for (int g = 0; g < plan->ngroups; g++)
+        if (plan->ddp || store_in_column(&p->store, &plan->group[g]))
+            largest = max64(largest, plan->group[g].nelem);
+    p->wire = ARENA_PUSH(&p->arena, uint16_t, largest);
+}
+
 static void layout_scratch(Parallel *p) {
     const Plan *plan = p->plan;
     const int world = mesh_size(plan->mesh);
@@ -166,6 +192,7 @@ void parallel_layout(Parallel *p, MeshCoord coord, ParallelBytes *bytes) {
         layout_reduce(p, bytes);
     layout_tp(p, bytes);
     mark = p->arena.used;
+    layout_publish(p);
     layout_scratch(p);
     bytes->scratch = p->arena.used - mark;
 }

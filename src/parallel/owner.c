@@ -5,15 +5,27 @@
 #include "parallel/internal.h"
 #include "tensor/ops.h"
 
+/* Where a packed buffer is read: the column reads its own copy, unless weights are rounded for all. */
+static float *group_base(const Parallel *p, int g, const CacheSlot *slot) {
+    if (p->store.master[g] && !config_rounds_weights(p->config))
+        return p->store.master[g];
+    return slot->base + p->plan->group[g].unit_offset;
+}
+
 /* One broadcast per packed buffer over the shard axis, rooted at the owner's column; all of a unit's in flight
- * together. The column reads its own copy. */
+ * together. */
 void owner_gather(Parallel *p, int unit, const CacheSlot *slot) {
     const PlanUnit *u = &p->plan->unit[unit];
-    if (p->plan->ddp) /* every rank's copy is whole */
+    const bool rounded = config_rounds_weights(p->config);
+    if (!rounded && p->plan->ddp) /* every rank's copy is whole */
         return;
     for (int g = u->first_group; g < u->first_group + u->group_count; g++) {
         const PlanGroup *group = &p->plan->group[g];
-        float *buf = p->store.master[g] ? p->store.master[g] : slot->base + group->unit_offset;
+        if (rounded) {
+            wire_gather_group(p, g, slot);
+            continue;
+        }
+        float *buf = group_base(p, g, slot);
         comm_broadcast(p->mesh->axis[AXIS_SHARD], p->gather, buf, group->nelem, DTYPE_F32, group->owner_shard,
                        (CommTag){.what = group->what, .unit = unit, .payload = counted(p, group->payload)});
     }
@@ -23,7 +35,7 @@ void owner_bind_values(Parallel *p, int unit, const CacheSlot *slot) {
     const PlanUnit *u = &p->plan->unit[unit];
     for (int g = u->first_group; g < u->first_group + u->group_count; g++) {
         const PlanGroup *group = &p->plan->group[g];
-        float *buf = p->store.master[g] ? p->store.master[g] : slot->base + group->unit_offset;
+        float *buf = group_base(p, g, slot);
         for (int i = group->first; i < group->first + group->count; i++) {
             const int row = p->plan->member[i];
             p->value[row] = buf + p->plan->param[row].offset;
@@ -143,13 +155,6 @@ void owner_update_unit(Parallel *p, int unit, const UpdateStep *step, const Grad
     }
 }
 
-/* One packed buffer over one axis, on the publish stream. */
-static void publish_over(Parallel *p, Axis axis, int g, int root) {
-    const PlanGroup *group = &p->plan->group[g];
-    comm_broadcast(p->mesh->axis[axis], p->publish, p->store.master[g], group->nelem, DTYPE_F32, root,
-                   (CommTag){.what = group->what, .unit = group->unit, .payload = counted(p, group->payload)});
-}
-
 /* The new weights go to the owner's column over the replicate axis, packed per unit and owner; with ddp from there to
  * all ranks of each replica. */
 void owner_publish_unit(Parallel *p, int unit, const UpdateStep *step) {
@@ -160,10 +165,12 @@ void owner_publish_unit(Parallel *p, int unit, const UpdateStep *step) {
     tp_scatter_unit(p, unit, step);
     for (int g = u->first_group; g < u->first_group + u->group_count; g++) {
         const PlanGroup *group = &p->plan->group[g];
+        wire_publish_begin(p, g);
         if (store_in_column(&p->store, group))
-            publish_over(p, AXIS_REPLICATE, g, group->owner_replicate);
+            wire_publish_over(p, AXIS_REPLICATE, g, group->owner_replicate);
         if (p->plan->ddp)
-            publish_over(p, AXIS_SHARD, g, group->owner_shard);
+            wire_publish_over(p, AXIS_SHARD, g, group->owner_shard);
+        wire_publish_end(p, g);
     }
     event_record(state->published, p->publish);
     state->publish = PUBLISH_PENDING;

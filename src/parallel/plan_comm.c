@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "parallel/plan.h"
+#include "parallel/internal.h"
 
 /* What an axis of one rank moves is not counted. */
 typedef struct Traffic {
@@ -30,6 +30,11 @@ static int64_t bytes_of(int64_t nelem) {
     return nelem * (int64_t)sizeof(float);
 }
 
+/* Of weights in flight. */
+static int64_t weight_bytes_of(const Config *config, int64_t nelem) {
+    return nelem * (int64_t)dtype_nbytes(wire_dtype(config));
+}
+
 /* How often a step makes a unit's weights whole. Z3: for each forward and again for each backward; a tied embedding
  * stays from the one to the other. */
 static int64_t gathers(const Plan *plan, int unit, bool reshard) {
@@ -44,21 +49,22 @@ static int64_t reductions(const Plan *plan) {
     return plan->local ? 1 : plan->per_rank;
 }
 
-static void count_muon(const Plan *plan, bool reshard, CommCount out[AXIS_COUNT][COMM_OP_COUNT]) {
+static void count_muon(const Plan *plan, const Config *config, CommCount out[AXIS_COUNT][COMM_OP_COUNT]) {
     const int64_t R = plan->mesh.replicate, G = plan->mesh.shard, T = plan->mesh.tp;
     for (int g = 0; g < plan->ngroups; g++) {
         const PlanGroup *group = &plan->group[g];
-        const int64_t payload = bytes_of(group->payload);
+        const int64_t gradient = bytes_of(group->payload), weight = weight_bytes_of(config, group->payload);
         /* with ddp the new weight crosses the shard axis once, behind the publish */
-        const int64_t gathered = plan->ddp ? 1 : gathers(plan, group->unit, reshard);
-        add(out[AXIS_SHARD], (Traffic){COMM_BROADCAST, G, R * T * gathered, payload});
-        add(out[AXIS_SHARD], (Traffic){COMM_REDUCE, G, R * T * reductions(plan), payload});
-        add(out[AXIS_REPLICATE], (Traffic){COMM_REDUCE, R, T, payload});
-        add(out[AXIS_REPLICATE], (Traffic){COMM_BROADCAST, R, T, payload});
+        const int64_t gathered = plan->ddp ? 1 : gathers(plan, group->unit, config->parallel.reshard_muon);
+        add(out[AXIS_SHARD], (Traffic){COMM_BROADCAST, G, R * T * gathered, weight});
+        add(out[AXIS_SHARD], (Traffic){COMM_REDUCE, G, R * T * reductions(plan), gradient});
+        add(out[AXIS_REPLICATE], (Traffic){COMM_REDUCE, R, T, gradient});
+        add(out[AXIS_REPLICATE], (Traffic){COMM_BROADCAST, R, T, weight});
     }
 }
 
-/* Between the slices of a cell and its tp owners, and the rounds of the matrices that stay cut. */
+/* Between the slices of a cell and its tp owners, f32 whatever the wire (gradients; updates, which masters take), and
+ * the rounds of the matrices that stay cut. */
 static void count_muon_tp(const Plan *plan, CommCount counts[COMM_OP_COUNT]) {
     const int64_t T = plan->mesh.tp, S = plan->params->shape->segments;
     for (int i = 0; i < plan->nparts; i++) {
@@ -77,7 +83,7 @@ static void count_muon_tp(const Plan *plan, CommCount counts[COMM_OP_COUNT]) {
     }
 }
 
-static void count_adamw_unit(const Plan *plan, int unit, int tp, bool reshard,
+static void count_adamw_unit(const Plan *plan, const Config *config, int unit, int tp,
                              CommCount out[AXIS_COUNT][COMM_OP_COUNT]) {
     const int64_t R = plan->mesh.replicate, G = plan->mesh.shard;
     const PlanUnit *u = &plan->unit[unit];
@@ -87,7 +93,8 @@ static void count_adamw_unit(const Plan *plan, int unit, int tp, bool reshard,
         add(out[AXIS_REPLICATE], (Traffic){COMM_ALL_REDUCE, R, G, bytes_of(all)});
         return;
     }
-    add(out[AXIS_SHARD], (Traffic){COMM_ALL_GATHER, G, R * gathers(plan, unit, reshard), bytes_of(all)});
+    const int64_t gathered = gathers(plan, unit, config->parallel.reshard_adamw);
+    add(out[AXIS_SHARD], (Traffic){COMM_ALL_GATHER, G, R * gathered, weight_bytes_of(config, all)});
     add(out[AXIS_SHARD], (Traffic){COMM_REDUCE_SCATTER, G, R * reductions(plan), bytes_of(all)});
     for (int64_t shard = 0; shard < G; shard++) {
         const int64_t first = shard * u->run * PLAN_BLOCK, end = first + u->run * PLAN_BLOCK;
@@ -96,10 +103,10 @@ static void count_adamw_unit(const Plan *plan, int unit, int tp, bool reshard,
     }
 }
 
-static void count_adamw(const Plan *plan, bool reshard, CommCount out[AXIS_COUNT][COMM_OP_COUNT]) {
+static void count_adamw(const Plan *plan, const Config *config, CommCount out[AXIS_COUNT][COMM_OP_COUNT]) {
     for (int unit = 0; unit < plan->params->nunits; unit++)
         for (int tp = 0; tp < plan->mesh.tp && plan->unit[unit].blocks > 0; tp++)
-            count_adamw_unit(plan, unit, tp, reshard, out);
+            count_adamw_unit(plan, config, unit, tp, out);
 }
 
 /* The partial sums of the network itself: one all-reduce per block half and direction, the looked-up rows, the head's
@@ -126,8 +133,8 @@ static void count_world(const Plan *plan, CommCount counts[COMM_OP_COUNT]) {
 
 void plan_comm_bytes(const Plan *plan, const Config *config, CommCount out[AXIS_COUNT][COMM_OP_COUNT]) {
     memset(out, 0, AXIS_COUNT * sizeof out[0]);
-    count_muon(plan, config->parallel.reshard_muon, out);
-    count_adamw(plan, config->parallel.reshard_adamw, out);
+    count_muon(plan, config, out);
+    count_adamw(plan, config, out);
     count_muon_tp(plan, out[AXIS_TP]);
     count_model_tp(plan, config, out[AXIS_TP]);
     count_world(plan, out[AXIS_DATA]);

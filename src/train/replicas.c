@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "base/hash.h"
+#include "kernels/exact_math.h"
 
 #define BOUNCE 65536 /* elements that pass through the host at a time */
 
@@ -13,6 +14,12 @@ typedef struct Walk {
     float *bounce;  /* [BOUNCE] host                 */
     uint64_t *hash; /* [kinds][parameters], 0 if none */
 } Walk;
+
+/* Copies of an owner's matrix hold what travelled: where that was bf16, the owner's is looked at in the same way. */
+static bool compared_rounded(const Session *s, const StatePiece *piece) {
+    return s->config.precision.wire == WIRE_BF16 && piece->kind == STATE_WEIGHT &&
+           s->params.row[piece->param].role == ROLE_MUON;
+}
 
 static void hash_piece(void *arg, const StatePiece *piece) {
     const Walk *walk = arg;
@@ -23,6 +30,8 @@ static void hash_piece(void *arg, const StatePiece *piece) {
     for (int64_t at = 0; at < piece->count; at += BOUNCE) {
         const int64_t n = piece->count - at < BOUNCE ? piece->count - at : BOUNCE;
         device_copy_to_host(compute, walk->bounce, piece->ptr + at, (size_t)n * sizeof(float));
+        for (int64_t i = 0; i < n && compared_rounded(walk->session, piece); i++)
+            walk->bounce[i] = exact_from_bf16(exact_bf16(walk->bounce[i]));
         *hash += hash_elements(0, piece->first + at, walk->bounce, n);
     }
 }

@@ -54,7 +54,8 @@ static Status open_model(Session *s) {
                                   .tp = s->mesh.axis[AXIS_TP],
                                   .B = s->config.batch.micro,
                                   .T = s->config.batch.seq_len,
-                                  .recompute = s->config.parallel.recompute == RECOMPUTE_LAYER};
+                                  .recompute = s->config.parallel.recompute == RECOMPUTE_LAYER,
+                                  .bf16 = s->config.precision.compute == COMPUTE_BF16};
     TRY(device_arena_init(s->device, &s->activations, model_activation_nbytes(&options), "activations"));
     return model_create(&s->model, &options, &s->activations);
 }

@@ -14,7 +14,7 @@ static void test_a_minimal_file_has_the_documented_defaults(void **state) {
     assert_true(loaded.model.rope_theta == 10000.0 && loaded.model.norm_eps == 1e-5 && loaded.model.init_std == 0.02);
     assert_string_equal(loaded.device, "auto");
     assert_true(!loaded.numerics.fast && loaded.numerics.segments == 8);
-    assert_string_equal(loaded.precision.grad_reduce, "f32");
+    assert_int_equal(loaded.precision.grad_reduce, WIRE_F32);
     assert_true(loaded.seed == 1234 && loaded.threads == 0);
     assert_true(loaded.mesh.replicate == 1 && loaded.mesh.shard == 1 && loaded.mesh.tp == 1);
     assert_true(loaded.parallel.reshard_muon && loaded.parallel.reshard_adamw && loaded.parallel.prefetch == 1);

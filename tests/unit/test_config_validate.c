@@ -17,6 +17,10 @@ static void test_rules_across_keys(void **state) {
         {"precision: {compute: tf32}", "precision.compute = tf32: numerics.mode exact requires f32"},
         {"precision: {wire: bf16}", "precision.wire = bf16: numerics.mode exact requires f32"},
         {"precision: {grad_reduce: bf16}", "precision.grad_reduce = bf16: numerics.mode exact requires f32"},
+        {"numerics: fast\nprecision: {compute: tf32}", "a.yaml:5: precision.compute = tf32: needs device: cuda"},
+        {"numerics: fast\ndevice: cpu\nprecision: {compute: tf32}", "precision.compute = tf32: needs device: cuda"},
+        {"numerics: fast\nprecision: {compute: bf32}",
+         "a.yaml:5: precision.compute = bf32: must be one of f32, tf32, bf16"},
         {"comm: {reduce: native}", "a.yaml:4: comm.reduce = native: numerics.mode exact requires canonical"},
         {"train: {eval_every: 5}\ndata: {train: t}", "a.yaml:4: train.eval_every = 5: needs data.val, which is empty"},
         {"optimizer: {schedule: {warmup_steps: 101}}",
@@ -52,6 +56,7 @@ static void test_rules_hold_up_to_their_limits(void **state) {
         "train.eval_every=5",
         "checkpoint.allow_changes=[seed, batch.global]",
         "batch={global: 24, micro: 8}",
+        "numerics=fast",
     };
     (void)state;
     for (size_t i = 0; i < sizeof overrides / sizeof overrides[0]; i++)
@@ -166,15 +171,26 @@ static void test_nccl_is_refused_on_the_cpu(void **state) {
 }
 
 static void test_what_is_not_built_is_refused_and_says_so(void **state) {
-    static const char *const overrides[] = {
-        "numerics=fast",          "precision.compute=bf16",     "precision.wire=bf16",
-        "precision.compute=tf32", "precision.grad_reduce=bf16", "comm.reduce=native",
-    };
+    static const char *const overrides[] = {"precision.grad_reduce=bf16", "comm.reduce=native"};
     (void)state;
     for (size_t i = 0; i < sizeof overrides / sizeof overrides[0]; i++)
         assert_refused(load_override(overrides[i]), ": this feature is not built yet; the default, ");
-    assert_refused(load_yaml(BASE_YAML "numerics: fast\n"),
-                   "a.yaml:4: numerics.mode = fast: this feature is not built yet");
+    assert_refused(load_yaml(BASE_YAML "numerics: fast\ndevice: cuda\nprecision: {compute: tf32}\n"),
+                   "a.yaml:6: precision.compute = tf32: this feature is not built yet");
+    assert_int_equal(reported_errors(), 1);
+}
+
+static void test_fast_takes_bf16_for_compute_and_wire(void **state) {
+    (void)state;
+    assert_loads(load_yaml(BASE_YAML "numerics: fast\n"));
+    assert_true(loaded.numerics.fast && !config_rounds_weights(&loaded));
+    assert_loads(load_yaml(BASE_YAML "numerics: fast\nprecision: {wire: bf16}\n"));
+    assert_true(loaded.precision.wire == WIRE_BF16 && config_rounds_weights(&loaded));
+    assert_loads(load_yaml(BASE_YAML "numerics: fast\nprecision: {compute: bf16, grad_reduce: f32}\n"));
+    assert_true(loaded.precision.compute == COMPUTE_BF16 && config_rounds_weights(&loaded));
+    assert_refused(load_yaml(BASE_YAML "numerics: fast\nprecision: {grad_reduce: bf16}\n"),
+                   "a.yaml:5: precision.grad_reduce = bf16: this feature is not built yet; the default, f32, is");
+    assert_int_equal(reported_errors(), 1);
 }
 
 static void assert_warned(const char *override, const char *message) {
@@ -199,6 +215,7 @@ static void test_a_key_without_effect_is_a_warning(void **state) {
     assert_warned("parallel.tp_buffer_reuse=all",
                   "command line: parallel.tp_buffer_reuse=all: parallel.tp_buffer_reuse has no effect: mesh.tp is 1");
     assert_warned("optimizer.muon.tp_distributed_gram=always", "tp_distributed_gram has no effect: mesh.tp is 1");
+    assert_warned("parallel={data: ddp, prefetch: 2}", "prefetch has no effect: parallel.data is ddp");
     assert_warned("optimizer.muon.replicate_async=false", "has no effect: mesh.replicate and mesh.tp are 1");
     assert_warned("log.replica_check_every=3", "there are no replicas");
     assert_warned("optimizer.muon.ns={algorithm: direct, restarts: [1]}", "ns.restarts has no effect");
@@ -241,6 +258,7 @@ int main(void) {
         cmocka_unit_test(test_segments_are_lowered_to_what_divides_the_model),
         cmocka_unit_test(test_nccl_is_refused_on_the_cpu),
         cmocka_unit_test(test_what_is_not_built_is_refused_and_says_so),
+        cmocka_unit_test(test_fast_takes_bf16_for_compute_and_wire),
         cmocka_unit_test(test_a_key_without_effect_is_a_warning),
         cmocka_unit_test(test_warnings_are_one_per_line_with_their_place),
     };

@@ -311,6 +311,18 @@ def check_run_dir(runs, tmp):
 GRAM = ["optimizer.muon.ns.algorithm=gram"]
 WSD = ["optimizer.schedule.kind=wsd"]
 NO_CLIP = ["optimizer.clip.max_norm=0"]
+FAST = "numerics=fast"
+
+
+def check_wire(runs, tmp):
+    """Rounded weights, also where none travel; half the bytes of those that do."""
+    keys = (FAST, "precision.wire=bf16")
+    changes(*keys)(runs, tmp)
+    assert runs.last(*keys, mesh=(1, 2)) == runs.last(*keys)
+    wide, narrow = (traffic("shard")(runs.get(*k, mesh=(1, 2))) for k in ((), keys))
+    for op in ("broadcast", "all_gather"):
+        assert narrow[op] * 2 == wide[op]
+
 
 def check_recompute(runs, tmp):
     same("parallel.recompute=layer")(runs, tmp)
@@ -337,11 +349,12 @@ ROWS = {
     "model.qk_norm": changes("model.qk_norm=true"),
     "model.init_std": changes("model.init_std=0.05"),
     "device": both(same("device=cpu"), refused("device=cuda", parts=["device: cuda"])),
-    "numerics.mode": unbuilt("numerics.mode=fast"),
+    "numerics.mode": same(FAST, effect=lambda changed, plain: equal(records(changed, "start")[0]["numerics"]["mode"], "fast")),
     "numerics.segments": changes("numerics.segments=1"),
-    "precision.compute": unbuilt("precision.compute=bf16"),
-    "precision.wire": unbuilt("precision.wire=bf16"),
-    "precision.grad_reduce": unbuilt("precision.grad_reduce=bf16"),
+    "precision.compute": both(changes(FAST, "precision.compute=bf16"),
+                              refused(FAST, "precision.compute=tf32", parts=["precision.compute", "needs device: cuda"])),
+    "precision.wire": check_wire,
+    "precision.grad_reduce": refused(FAST, "precision.grad_reduce=bf16", parts=["precision.grad_reduce", "not built yet"]),
     "seed": changes("seed=5"),
     "threads": same("threads=2", effect=threads_are(2)),
     "mesh.replicate": same_on((2, 1)),

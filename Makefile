@@ -22,7 +22,7 @@ LIBS    = $(shell pkg-config --libs ompi-c) -lyaml -lcjson -lm $(if $(CUDA),$(CU
 # so that LD_LIBRARY_PATH can name another. One release is built and tested.
 CUDA_HOME   ?= /usr/local/cuda
 CUDA_RELEASE = 13.0
-CUDA_LIBS    = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--enable-new-dtags -lcudart -lnccl
+CUDA_LIBS    = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -Wl,--enable-new-dtags -lcudart -lcublasLt -lnccl
 NVCC         = $(CUDA_HOME)/bin/nvcc
 # Exact arithmetic as on the CPU; code for sm_80 and sm_90, and PTX of the latter for newer ones.
 NVCCFLAGS    = -std=c++17 -O3 --fmad=false --ftz=false --prec-div=true --prec-sqrt=true -I. -t 2 -Wno-deprecated-gpu-targets \
@@ -37,7 +37,7 @@ DEBS_BENCH = libopenblas-dev
 DEBS_FUZZ = clang libclang-rt-14-dev
 DEBS_SLURM = slurm-wlm munge
 
-CUDA_SRC = $(sort $(wildcard src/device/cuda*.c src/comm/nccl.c))
+CUDA_SRC = $(sort $(wildcard src/device/cuda*.c src/device/gemm_cuda.c src/comm/nccl.c))
 SRC     = $(sort $(if $(CUDA),$(wildcard src/*/*.c),$(filter-out $(CUDA_SRC),$(wildcard src/*/*.c))))
 KERNELS = $(sort $(wildcard kernels/cpu/*.c))
 ISAS    = generic avx2 avx512

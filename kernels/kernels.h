@@ -102,24 +102,35 @@ typedef struct GemmPart {
     int64_t lda, ldb;
     int64_t k;       /* contracted elements that exist, 0 <= k <= nsegments*segment */
     int64_t segment; /* elements per segment; segment s is [s*segment, min((s+1)*segment, k)), possibly empty = +0 */
+    int64_t stride_a, stride_b; /* elements from one product of a batch to the next */
 } GemmPart;
 
 typedef enum GemmShape { GEMM_FULL, GEMM_LOWER_MIRRORED } GemmShape;
+
+/* What is known of the operands' magnitudes. A device that shortens operands (numerics.mode fast) takes more mantissa
+ * and less exponent where it may; exact products do not look at it. */
+typedef enum GemmRange {
+    GEMM_RANGE_ANY,
+    GEMM_RANGE_UNIT /* at most a few times 1, and what is far below 1 hardly counts: Newton-Schulz */
+} GemmRange;
 
 /* c[i,j] (+)= tree over segments s of ( (part0_s + part1_s) + part2_s ), part_s the chain over the part's segment s.
  *   nsegments = 1 and one part: a plain chain over k. In that case `segment` is ignored (= k).
  *   accumulate: c = c + value, one addition after everything else; else c = value.
  *   GEMM_LOWER_MIRRORED (m = n): only elements i >= j are defined by the formula; c[j,i] is a copy of c[i,j].
- *   c [m,n], leading dimension ldc. trans_a, trans_b hold for all parts. nsegments: a power of two, at most 64. */
+ *   c [m,n], leading dimension ldc. trans_a, trans_b hold for all parts. nsegments: a power of two, at most 64.
+ *   batch (0 is 1): so many products, apart by the strides, each with the bits that it has alone. */
 typedef struct Gemm {
     int64_t m, n;
     int nparts; /* 1..3 */
     int nsegments;
     GemmShape shape;
+    GemmRange range;
     bool trans_a, trans_b, accumulate;
     GemmPart part[3]; /* behind all padding: gcc 12 clears what lies behind an array in the wrong place */
     float *c;
     int64_t ldc;
+    int64_t batch, stride_c;
 } Gemm;
 
 /* ---- moving and adding ------------------------------------------------------------------------------------------ */

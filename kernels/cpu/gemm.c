@@ -303,10 +303,7 @@ static void mirror_item(void *arg, int item, int thread) {
     ISA_NAME(gemm_mirror)(mirror->gemm->c, mirror->gemm->ldc, item * mirror->rows, end);
 }
 
-void ISA_NAME(gemm)(const KernelCtx *ctx, const void *args) {
-    const Gemm *gemm = args;
-    if (gemm->m == 0 || gemm->n == 0)
-        return;
+static void gemm_one(const KernelCtx *ctx, const Gemm *gemm) {
     Plan plan = {.ctx = ctx, .gemm = gemm};
     for (int p = 0; p < gemm->nparts; p++) {
         plan.a[p] = (GemmSource){.x = gemm->part[p].a, .ld = gemm->part[p].lda, .along = gemm->trans_a};
@@ -323,5 +320,19 @@ void ISA_NAME(gemm)(const KernelCtx *ctx, const void *args) {
     if (mirrored) {
         Mirror mirror = {.gemm = gemm, .rows = 32};
         ctx->parallel(ctx, (int)ceil_div(gemm->m, mirror.rows), mirror_item, &mirror);
+    }
+}
+
+void ISA_NAME(gemm)(const KernelCtx *ctx, const void *args) {
+    Gemm gemm = *(const Gemm *)args;
+    if (gemm.m == 0 || gemm.n == 0)
+        return;
+    for (int64_t left = gemm.batch > 1 ? gemm.batch : 1; left > 0; left--) {
+        gemm_one(ctx, &gemm);
+        for (int p = 0; p < gemm.nparts; p++) {
+            gemm.part[p].a += gemm.part[p].stride_a;
+            gemm.part[p].b += gemm.part[p].stride_b;
+        }
+        gemm.c += gemm.stride_c;
     }
 }

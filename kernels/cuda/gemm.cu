@@ -186,14 +186,25 @@ template <class T> static void launch_gemm(const KernelCtx *ctx, const Gemm &gem
                                  launch_stream(ctx), task));
 }
 
-void gemm_cuda(const KernelCtx *ctx, const void *args) {
-    const Gemm *gemm = static_cast<const Gemm *>(args);
-    if (gemm->m <= 0 || gemm->n <= 0)
-        return;
-    if (gemm->m * gemm->n <= GEMM_SMALL_OUTPUT)
-        launch_gemm<SmallTile>(ctx, *gemm);
-    else if (grid_ceil_div(gemm->m, LargeTile::M) * grid_ceil_div(gemm->n, LargeTile::N) < GEMM_LARGE_TILES)
-        launch_gemm<MediumTile>(ctx, *gemm);
+static void gemm_one(const KernelCtx *ctx, const Gemm &gemm) {
+    if (gemm.m * gemm.n <= GEMM_SMALL_OUTPUT)
+        launch_gemm<SmallTile>(ctx, gemm);
+    else if (grid_ceil_div(gemm.m, LargeTile::M) * grid_ceil_div(gemm.n, LargeTile::N) < GEMM_LARGE_TILES)
+        launch_gemm<MediumTile>(ctx, gemm);
     else
-        launch_gemm<LargeTile>(ctx, *gemm);
+        launch_gemm<LargeTile>(ctx, gemm);
+}
+
+void gemm_cuda(const KernelCtx *ctx, const void *args) {
+    Gemm gemm = *static_cast<const Gemm *>(args);
+    if (gemm.m <= 0 || gemm.n <= 0)
+        return;
+    for (int64_t left = gemm.batch > 1 ? gemm.batch : 1; left > 0; left--) {
+        gemm_one(ctx, gemm);
+        for (int p = 0; p < gemm.nparts; p++) {
+            gemm.part[p].a += gemm.part[p].stride_a;
+            gemm.part[p].b += gemm.part[p].stride_b;
+        }
+        gemm.c += gemm.stride_c;
+    }
 }

@@ -3,7 +3,7 @@
 #ifndef DMUON_DEVICE_BACKEND_H
 #define DMUON_DEVICE_BACKEND_H
 
-#include "device/device.h"
+#include "device/products.h"
 
 #define STREAM_ARG_BYTES 512 /* of a launch or a call */
 
@@ -16,6 +16,11 @@ typedef struct Backend {
     void (*destroy)(Device *device);
     void (*memory)(Device *device, size_t *available, size_t *total); /* bytes */
     double (*listed_flops)(Device *device);
+
+    /* NULL where all products are exact. */
+    size_t (*choice_nbytes)(const Device *device, int count); /* 0: exact on this device */
+    DM_NODISCARD Status (*choose_products)(Device *device, const ProductList *list, void *choices);
+    DM_NODISCARD Status (*pin_products)(Device *device, const ProductList *list, const void *choices);
 
     void (*launch)(Stream *stream, KernelId id, const void *args, size_t nbytes);
     void (*call)(Stream *stream, void (*fn)(void *arg), const void *arg, size_t nbytes);
@@ -52,6 +57,7 @@ typedef struct Backend {
 struct Device {
     const Backend *backend;
     char name[96];
+    char products[96];            /* what was pinned, "": nothing */
     Stream *stream[STREAM_COUNT]; /* owned by the backend        */
     double wait_us;               /* of the compute stream in event_wait */
 };

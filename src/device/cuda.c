@@ -27,6 +27,10 @@ void cuda_reported(void) {
     reported = true;
 }
 
+bool cuda_has_reported(void) {
+    return reported;
+}
+
 Status cuda_status(cudaError_t error, const char *call) {
     if (error == cudaSuccess)
         return STATUS_OK;
@@ -171,15 +175,22 @@ static void cuda_set_pause(Device *head, void (*pause)(void *arg, int tries), vo
 
 /* ---- what is queued ---- */
 
+static void run_kernel(const CudaStream *stream, KernelId id, const void *args) {
+    const CudaDevice *device = (const CudaDevice *)stream->head.device;
+    if (id == KERNEL_GEMM && device->products != NULL)
+        cuda_product(device->products, &stream->ctx, args);
+    else
+        kernels_cuda.fn[id](&stream->ctx, args);
+}
+
 static void item_kernel(void *self, QueueItem *item) {
-    CudaStream *stream = self;
-    kernels_cuda.fn[item->kernel](&stream->ctx, item->arg);
+    run_kernel(self, item->kernel, item->arg);
 }
 
 static void cuda_launch(Stream *head, KernelId id, const void *args, size_t nbytes) {
     CudaStream *stream = cuda_stream(head);
     if (stream->queue == NULL)
-        kernels_cuda.fn[id](&stream->ctx, args);
+        run_kernel(stream, id, args);
     else
         queue_push(stream->queue, &(QueueItem){.run = item_kernel, .kernel = id}, args, nbytes);
 }
@@ -250,7 +261,7 @@ static Status open_gpu(CudaDevice *device, const DeviceOptions *options) {
     str_format(device->head.name, sizeof device->head.name, "cuda %.80s", properties.name);
     for (int kind = 0; kind < STREAM_COUNT; kind++)
         TRY(open_stream(device, (StreamKind)kind, options));
-    return STATUS_OK;
+    return cuda_products_create(device, options->compute);
 }
 
 static void close_stream(CudaStream *stream) {
@@ -264,6 +275,7 @@ static void cuda_destroy(Device *head) {
     cuda_settle(device);
     cuda_memory_destroy(device);
     cuda_marks_destroy(device);
+    cuda_products_destroy(device);
     for (int kind = 0; kind < STREAM_COUNT; kind++)
         close_stream(&device->stream[kind]);
     pthread_mutex_destroy(&device->lock);
@@ -292,6 +304,9 @@ const Backend backend_cuda = {
     .destroy = cuda_destroy,
     .memory = cuda_memory,
     .listed_flops = cuda_listed_flops,
+    .choice_nbytes = cuda_choice_nbytes,
+    .choose_products = cuda_choose_products,
+    .pin_products = cuda_pin_products,
     .launch = cuda_launch,
     .call = cuda_call,
     .sync = cuda_sync,

@@ -50,6 +50,8 @@ typedef struct CudaEvent {
     Mark *mark; /* NULL: never recorded */
 } CudaEvent;
 
+typedef struct CudaProducts CudaProducts; /* of cuda_product.c */
+
 /* A block of device_alloc. */
 typedef struct Block {
     void *at;
@@ -65,6 +67,7 @@ typedef struct CudaDevice {
     CudaStream stream[STREAM_COUNT];
     pthread_mutex_t lock; /* guards marks */
     Mark *marks, *free_marks;
+    CudaProducts *products; /* owned; NULL: products are exact */
     Block *blocks;
     void (*pause)(void *arg, int tries);
     void *pause_arg;
@@ -79,8 +82,9 @@ void cuda_drop(cudaError_t error, const char *call);
 /* The same in set-up. */
 DM_NODISCARD Status cuda_status(cudaError_t error, const char *call);
 #define CUDA_TRY(call) TRY(cuda_status((call), #call))
-/* A failure that has been put into words elsewhere. */
+/* A failure that has been put into words elsewhere; and whether there was one. */
 void cuda_reported(void);
+bool cuda_has_reported(void);
 
 static inline CudaDevice *cuda_device(Device *device) {
     return (CudaDevice *)device;
@@ -124,5 +128,14 @@ void cuda_read(Stream *stream, void *pinned, const void *src, size_t nbytes);
 void cuda_write(Stream *stream, void *dst, const void *pinned, size_t nbytes);
 void *cuda_scratch(const KernelCtx *ctx, int thread, size_t nbytes);
 void cuda_memory_destroy(CudaDevice *device); /* nothing may be queued */
+
+/* cuda_product.c */
+Status cuda_products_create(CudaDevice *device, DeviceCompute compute);
+void cuda_products_destroy(CudaDevice *device); /* nothing may be queued */
+size_t cuda_choice_nbytes(const Device *device, int count);
+Status cuda_choose_products(Device *device, const ProductList *list, void *choices);
+Status cuda_pin_products(Device *device, const ProductList *list, const void *choices);
+/* Queues a Gemm on ctx->stream. Every part is one contraction, whatever its segments. */
+void cuda_product(const CudaProducts *products, const KernelCtx *ctx, const Gemm *gemm);
 
 #endif

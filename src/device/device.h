@@ -38,13 +38,17 @@ typedef struct DeviceChoice {
 DM_NODISCARD Status device_choose(DeviceChoice *choice, const char *name, int local_rank);
 const char *device_backends(void); /* "cpu", or "cpu, cuda": what is built in */
 
+/* How matrix products are computed where numerics.mode is fast: exactly, or with operands rounded on the way in. */
+typedef enum DeviceCompute { DEVICE_EXACT, DEVICE_TF32, DEVICE_BF16 } DeviceCompute;
+
 typedef struct DeviceOptions {
-    const char *name;    /* of a backend: "cpu", "cuda" where it is built in                            */
-    int gpu;             /* cuda: which                                                                 */
-    bool host_calls;     /* cuda: host functions run on communication streams, which block; see stream_call */
-    int threads;         /* of the compute stream's pool, at least 1                                    */
-    bool yield_to_comm;  /* more threads than cores on the node: compute threads raise their nice value */
-    uint64_t delay_seed; /* tests only: non-zero sleeps 0..delay_max_us before queued operations        */
+    const char *name;      /* of a backend: "cpu", "cuda" where it is built in                            */
+    int gpu;               /* cuda: which                                                                 */
+    bool host_calls;       /* cuda: host functions run on communication streams, which block; see stream_call */
+    int threads;           /* of the compute stream's pool, at least 1                                    */
+    DeviceCompute compute; /* cuda: see device/products.h; the CPU is always exact                        */
+    bool yield_to_comm;    /* more threads than cores on the node: compute threads raise their nice value */
+    uint64_t delay_seed;   /* tests only: non-zero sleeps 0..delay_max_us before queued operations        */
     int delay_max_us;
 } DeviceOptions;
 

@@ -9,8 +9,10 @@ STANDIN_EMU = $(STANDIN_CXX) -march=native -ffp-contract=off -fno-math-errno -fn
               -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error -include $(STANDIN_DIR)/emu.h
 STANDIN_CUDART  = $(patsubst %,$(STANDIN)/%.o,core call mem stream schedule fiber kernel device cudart)
 STANDIN_NCCL    = $(patsubst %,$(STANDIN)/%.o,nccl communicator transfer channel)
+STANDIN_CUBLASLT = $(patsubst %,$(STANDIN)/%.o,cublaslt cublaslt_product)
 STANDIN_KERNELS = $(patsubst kernels/cuda/%.cu,$(STANDIN)/kernels/%.o,$(sort $(wildcard kernels/cuda/*.cu)))
-STANDIN_LIBS    = $(STANDIN)/libcudart.so.13 $(STANDIN)/libnccl.so.2 $(STANDIN)/libkernels_emu.so
+STANDIN_LIBS    = $(STANDIN)/libcudart.so.13 $(STANDIN)/libnccl.so.2 $(STANDIN)/libcublasLt.so.13 \
+                  $(STANDIN)/libkernels_emu.so
 
 # The self-tests' programs are built as the engine is: host code by $(CC), kernels by $(NVCC), the toolkit's libraries.
 STANDIN_TEST = $(STANDIN)/selftest
@@ -33,6 +35,10 @@ $(STANDIN)/libcudart.so.13: $(STANDIN_CUDART) $(STANDIN_DIR)/cudart.map
 $(STANDIN)/libnccl.so.2: $(STANDIN_NCCL) $(STANDIN)/libcudart.so.13
 	$(if $(V),,@echo "LD $@")
 	$(Q)g++ -shared $^ -o $@ -Wl,-soname,$(@F)
+
+$(STANDIN)/libcublasLt.so.13: $(STANDIN_CUBLASLT) $(STANDIN)/libcudart.so.13 $(STANDIN_DIR)/cublaslt.map
+	$(if $(V),,@echo "LD $@")
+	$(Q)g++ -shared $(STANDIN_CUBLASLT) $(STANDIN)/libcudart.so.13 -o $@ -Wl,-soname,$(@F) -Wl,--version-script=$(STANDIN_DIR)/cublaslt.map
 
 $(STANDIN)/kernels/%.o: kernels/cuda/%.cu | deps
 	@mkdir -p $(@D)

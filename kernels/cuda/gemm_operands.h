@@ -28,7 +28,8 @@ typedef struct ProductStore {
     float *c;
     const float *value;
     int64_t m, n, c_stride, value_stride;
-    int64_t batch, c_step, value_step;
+    int64_t c_step, value_step;
+    int batch;
     bool accumulate;
 } ProductStore;
 void product_store_cuda(const KernelCtx *ctx, const ProductStore *store);

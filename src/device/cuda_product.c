@@ -186,7 +186,7 @@ static void store(const Product *p, bool value) {
                                                    .n = gemm->n,
                                                    .c_stride = gemm->ldc,
                                                    .value_stride = p->c.stride,
-                                                   .batch = p->batch,
+                                                   .batch = (int)p->batch,
                                                    .c_step = gemm->stride_c,
                                                    .value_step = p->c.step,
                                                    .accumulate = gemm->accumulate});

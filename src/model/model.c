@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/fatal.h"
 #include "base/trace.h"
+#include "device/products.h"
 #include "model/activations.h"
 #include "model/block.h"
 #include "model/embedding.h"
@@ -142,9 +143,8 @@ static void forward_embedding(const Model *m, const Leaf *leaf) {
         unit_release(m, 0, false);
 }
 
-/* From tokens to the last layer's output. */
-static void forward_layers(const Model *m, const Leaf *leaf, const int32_t *tokens) {
-    device_copy_from_host(leaf->stream, m->acts.ids, tokens, (size_t)leaf_tokens(leaf) * sizeof *tokens);
+/* From ids to the last layer's output. */
+static void forward_layers(const Model *m, const Leaf *leaf) {
     forward_embedding(m, leaf);
     for (int i = 0; i < (int)leaf->shape->L; i++) {
         unit_acquire(m, i + 1, false);
@@ -154,6 +154,10 @@ static void forward_layers(const Model *m, const Leaf *leaf, const int32_t *toke
         unit_trace("forward", i + 1, begin);
         unit_release(m, i + 1, false);
     }
+}
+
+static void set_tokens(const Model *m, const Leaf *leaf, const int32_t *tokens) {
+    device_copy_from_host(leaf->stream, m->acts.ids, tokens, (size_t)leaf_tokens(leaf) * sizeof *tokens);
 }
 
 /* From the last layer's output to the token losses. The head unit stays acquired. */
@@ -227,7 +231,8 @@ void model_forward_backward(Model *model, const int32_t *tokens, const int32_t *
     counted.counted = true;
     const Leaf *leaf = &counted;
     stopwatch_mark(model->watch, 0);
-    forward_layers(model, leaf, tokens);
+    set_tokens(model, leaf, tokens);
+    forward_layers(model, leaf);
     forward_head(model, leaf, targets);
     head_leaf_loss(leaf, &model->acts.head);
     unit_release(model, head_unit(model), false);
@@ -242,7 +247,8 @@ void model_forward_backward(Model *model, const int32_t *tokens, const int32_t *
 
 void model_eval(Model *model, const int32_t *tokens, const int32_t *targets, float *window_sum) {
     const Leaf *leaf = &model->leaf;
-    forward_layers(model, leaf, tokens);
+    set_tokens(model, leaf, tokens);
+    forward_layers(model, leaf);
     forward_head(model, leaf, targets);
     head_window_sums(leaf, &model->acts.head);
     forward_release(model);
@@ -254,7 +260,11 @@ void model_logits(Model *model, const int32_t *tokens, int64_t n, float *logits)
     Leaf leaf = model->leaf;
     leaf.B = 1;
     leaf.T = n;
-    forward_layers(model, &leaf, tokens);
+    set_tokens(model, &leaf, tokens);
+    /* One length where products are known beforehand: what follows the prompt, any ids, does not reach its last row. */
+    if (device_chooses_products(stream_device(leaf.stream)))
+        leaf.T = model->leaf.T;
+    forward_layers(model, &leaf);
     unit_acquire(model, head_unit(model), false);
     head_logits(&leaf, head_params(model), &model->acts.head, n - 1, 1);
     forward_release(model);

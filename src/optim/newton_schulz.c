@@ -201,6 +201,7 @@ static void gram_product(const NsRun *run, const float *x, float *r) {
                     .trans_a = plan->transposed,
                     .trans_b = !plan->transposed,
                     .shape = GEMM_LOWER_MIRRORED,
+                    .range = GEMM_RANGE_UNIT,
                     .c = r,
                     .ldc = plan->m});
     if (run->slice != NULL)
@@ -226,6 +227,7 @@ static void square_product(const NsPlan *plan, Stream *stream, const float *a, c
                             .part[0] = {.a = a, .b = b, .lda = m, .ldb = m, .k = m, .segment = m},
                             .nsegments = 1,
                             .shape = shape,
+                            .range = GEMM_RANGE_UNIT,
                             .c = c,
                             .ldc = m});
 }
@@ -240,6 +242,7 @@ static void apply_factor(const NsPlan *plan, Stream *stream, const float *q, con
                             .part[0] = plan->transposed ? right : left,
                             .nsegments = 1,
                             .trans_b = plan->transposed,
+                            .range = GEMM_RANGE_UNIT,
                             .c = y,
                             .ldc = plan->in});
 }
@@ -343,13 +346,51 @@ int64_t ns_slice_nelem(const NsPlan *plan, int tp_size) {
     return cut * (plan->tp_dim == 0 ? plan->in : plan->out);
 }
 
-void ns_run_slice(const NsPlan *plan, const NsSlice *slice, Stream *stream, float *x, float *scratch) {
-    const int size = comm_size(slice->tp);
+/* The plan of one rank's slice. */
+static NsPlan slice_plan(const NsPlan *plan, int tp_size, int tp_rank) {
     NsPlan local = *plan;
-    DM_ASSERT(plan->gram_segmented && plan->segments % size == 0);
-    local.segments /= size;
+    DM_ASSERT(plan->gram_segmented && plan->segments % tp_size == 0);
+    local.segments /= tp_size;
     const int64_t cut = local.segments * plan->segment;
-    local.n = extent_overlap((Extent){comm_rank(slice->tp) * cut, cut}, (Extent){0, plan->n}).count;
+    local.n = extent_overlap((Extent){tp_rank * cut, cut}, (Extent){0, plan->n}).count;
     *(plan->tp_dim == 0 ? &local.out : &local.in) = local.n;
+    return local;
+}
+
+void ns_run_slice(const NsPlan *plan, const NsSlice *slice, Stream *stream, float *x, float *scratch) {
+    const NsPlan local = slice_plan(plan, comm_size(slice->tp), comm_rank(slice->tp));
     run_plan(&(NsRun){.plan = &local, .slice = slice, .stream = stream, .scratch = scratch}, x);
+}
+
+/* ---- the products, beforehand ---- */
+
+static void add_product(ProductList *list, ProductShape shape) {
+    shape.range = GEMM_RANGE_UNIT;
+    products_add(list, shape);
+}
+
+/* Those with X, of a matrix or a slice of it. */
+static void add_outer(const NsPlan *plan, ProductList *list) {
+    const int64_t m = plan->m;
+    add_product(list, (ProductShape){.m = m,
+                                     .n = m,
+                                     .k = plan->n,
+                                     .trans_a = plan->transposed,
+                                     .trans_b = !plan->transposed,
+                                     .shape = GEMM_LOWER_MIRRORED});
+    add_product(list, (ProductShape){.m = plan->out, .n = plan->in, .k = m, .trans_b = plan->transposed});
+}
+
+void ns_products(const NsPlan *plan, int tp_size, ProductList *list) {
+    const int64_t m = plan->m;
+    bool goes_on = false; /* a factor is multiplied by the next one */
+    for (int i = 1; i < plan->steps; i++)
+        goes_on = goes_on || !plan->restart[i];
+    for (int rank = 0; rank < tp_size; rank++) {
+        const NsPlan local = tp_size > 1 ? slice_plan(plan, tp_size, rank) : *plan;
+        add_outer(&local, list);
+    }
+    add_product(list, (ProductShape){.m = m, .n = m, .k = m, .shape = GEMM_LOWER_MIRRORED});
+    if (plan->gram && goes_on)
+        add_product(list, (ProductShape){.m = m, .n = m, .k = m});
 }

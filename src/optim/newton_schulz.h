@@ -6,7 +6,7 @@
 #include "base/arena.h"
 #include "comm/comm.h"
 #include "config/config.h"
-#include "device/device.h"
+#include "device/products.h"
 
 #define NS_SUMSQ_OFFSET 16 /* floats */
 
@@ -53,5 +53,7 @@ void ns_run(const NsPlan *plan, Stream *stream, float *x, float *scratch);
 int64_t ns_slice_nelem(const NsPlan *plan, int tp_size);
 /* The same for this rank's slice x of a matrix cut along its contracted dimension. Collective over slice->tp. */
 void ns_run_slice(const NsPlan *plan, const NsSlice *slice, Stream *stream, float *x, float *scratch);
+/* Adds the products of a run: of a whole matrix (tp_size 1), or of all slices of one that stays in them. */
+void ns_products(const NsPlan *plan, int tp_size, ProductList *list);
 
 #endif

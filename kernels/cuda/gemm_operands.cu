@@ -77,7 +77,7 @@ __global__ void product_store_kernel(ProductStore s) {
     const int64_t at = static_cast<int64_t>(blockIdx.z) * s.value_step + r * s.value_stride;
     for (int64_t j = matrix_column(); j < s.n; j += matrix_step()) {
         const float value = s.value != nullptr ? s.value[at + j] : 0.0f;
-        c[j] = s.accumulate ? c[j] + value : value;
+        c[j] = s.mode == STORE_ADD ? c[j] + value : value;
     }
 }
 

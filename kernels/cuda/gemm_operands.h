@@ -1,6 +1,6 @@
 /* What stands around a product of the vendor's library in fast mode: operands shortened to the type that it takes,
  * results that it could not write in place, the triangle that is a copy. As C code sees it. All of these take `batch`
- * matrices that are a step of elements apart. */
+ * matrices that are a step of elements apart. The structs are without padding: their bytes go to the device. */
 #ifndef DMUON_KERNELS_CUDA_GEMM_OPERANDS_H
 #define DMUON_KERNELS_CUDA_GEMM_OPERANDS_H
 
@@ -18,10 +18,13 @@ typedef struct OperandPack {
     void *dst;
     const float *src;
     int64_t rows, cols, dst_stride, src_stride;
-    int64_t batch, dst_step, src_step;
+    int64_t dst_step, src_step;
+    int batch;
     OperandType type;
 } OperandPack;
 void operand_pack_cuda(const KernelCtx *ctx, const OperandPack *pack);
+
+typedef enum StoreMode { STORE_SET, STORE_ADD } StoreMode;
 
 /* c = value, or c = c + value. value NULL: +0. */
 typedef struct ProductStore {
@@ -30,14 +33,14 @@ typedef struct ProductStore {
     int64_t m, n, c_stride, value_stride;
     int64_t c_step, value_step;
     int batch;
-    bool accumulate;
+    StoreMode mode;
 } ProductStore;
 void product_store_cuda(const KernelCtx *ctx, const ProductStore *store);
 
 /* c[j,i] = c[i,j] for i > j. */
 typedef struct ProductMirror {
     float *c;
-    int64_t m, c_stride, batch, c_step;
+    int64_t m, c_stride, c_step, batch;
 } ProductMirror;
 void product_mirror_cuda(const KernelCtx *ctx, const ProductMirror *mirror);
 

@@ -132,6 +132,8 @@ static Status read_numerics(Reader *r, Manifest *m) {
     r->asked++;
     TRY(read_choice(&in, "mode", (const char *const[2]){"exact", "fast"}, &m->fast));
     TRY(read_int32(&in, "segments", &m->segments));
+    if (json_get(in.object, "products") != NULL)
+        TRY(read_text(&in, "products", m->products, sizeof m->products));
     return read_end(&in);
 }
 

@@ -32,9 +32,10 @@ typedef struct Manifest {
     int64_t adamw_t;      /* applied updates                                               */
     int64_t tokens_total; /* trained so far                                                */
     int64_t seed;
-    bool fast;      /* numerics.mode                                                 */
-    int segments;   /* S, lowered                                                    */
-    MeshShape mesh; /* that wrote the set; any other may load it                     */
+    bool fast;         /* numerics.mode                                                 */
+    int segments;      /* S, lowered                                                    */
+    char products[96]; /* numerics.products: the algorithms of matrix products; "" and no member: exact ones */
+    MeshShape mesh;    /* that wrote the set; any other may load it                     */
     DataParallel data_parallel;
     char run_id[33];     /* 32 lower-case hex digits                                      */
     char version[96];    /* of the program that wrote the set                             */

@@ -33,6 +33,8 @@ static void write_setting(JsonWriter *w, const Manifest *m) {
     json_begin_object(w, "numerics");
     json_string(w, "mode", m->fast ? "fast" : "exact");
     json_int(w, "segments", m->segments);
+    if (m->products[0] != '\0')
+        json_string(w, "products", m->products);
     json_end_object(w);
     json_begin_object(w, "mesh");
     json_int(w, "replicate", m->mesh.replicate);

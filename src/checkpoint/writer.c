@@ -13,6 +13,7 @@
 #include "checkpoint/hf.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/set.h"
+#include "device/products.h"
 
 #define TAG_LISTS 12
 
@@ -174,6 +175,7 @@ static Status complete(const SaverOptions *options, const char *dir, const SetTe
     manifest->seed = config->seed;
     manifest->fast = config->numerics.fast;
     manifest->segments = options->segments;
+    str_format(manifest->products, sizeof manifest->products, "%s", device_products(options->device));
     manifest->mesh = options->plan->mesh;
     manifest->data_parallel = config->parallel.data;
     str_format(manifest->run_id, sizeof manifest->run_id, "%s", options->run_id);

@@ -116,7 +116,7 @@ static GemmPlace prepare(const Product *p, const Operand *o, char *scratch) {
                                              .cols = o->cols,
                                              .dst_stride = stride,
                                              .src_stride = o->stride,
-                                             .batch = p->batch,
+                                             .batch = (int)p->batch,
                                              .dst_step = o->rows * stride,
                                              .src_step = o->step,
                                              .type = p->type});
@@ -189,7 +189,7 @@ static void store(const Product *p, bool value) {
                                                    .batch = (int)p->batch,
                                                    .c_step = gemm->stride_c,
                                                    .value_step = p->c.step,
-                                                   .accumulate = gemm->accumulate});
+                                                   .mode = gemm->accumulate ? STORE_ADD : STORE_SET});
     if (gemm->shape == GEMM_LOWER_MIRRORED)
         product_mirror_cuda(
             p->ctx,

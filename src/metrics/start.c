@@ -70,6 +70,7 @@ static void write_machine(JsonWriter *w, const StartMetrics *s) {
     json_string(w, "mode", s->config->numerics.fast ? "fast" : "exact");
     json_int(w, "segments", s->params->shape->segments);
     json_bool(w, "flat_tree", s->plan->flat_tree);
+    json_string(w, "products", s->products[0] != '\0' ? s->products : NULL);
     json_end_object(w);
     json_begin_object(w, "build");
     json_string(w, "version", s->version);

@@ -95,6 +95,19 @@ static Status choose_threads(const Config *config, int sharing, int *out) {
     return STATUS_OK;
 }
 
+/* Of products: without bf16 or tf32 they are exact in either mode. */
+static DeviceCompute device_compute(const Config *config) {
+    switch (config->precision.compute) {
+    case COMPUTE_BF16:
+        return DEVICE_BF16;
+    case COMPUTE_TF32:
+        return DEVICE_TF32;
+    case COMPUTE_F32:
+        break;
+    }
+    return DEVICE_EXACT;
+}
+
 static Status create_device(Session *s, int sharing) {
     const char *delay = getenv("DMUON_TEST_DELAY_SEED"); /* tests: shaken stream delays */
     int64_t seed = 0;
@@ -107,6 +120,7 @@ static Status create_device(Session *s, int sharing) {
                                           .gpu = s->choice.gpu,
                                           .host_calls = s->world->size > 1 && strcmp(s->transport, "mpi") == 0,
                                           .threads = s->threads,
+                                          .compute = device_compute(&s->config),
                                           .yield_to_comm = sharing * (s->threads + 1) > cores_available(),
                                           .delay_seed = (uint64_t)seed,
                                           .delay_max_us = 3000});

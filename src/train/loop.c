@@ -8,6 +8,7 @@
 #include "base/fatal.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "device/products.h"
 #include "metrics/metrics.h"
 #include "metrics/trace_export.h"
 #include "train/budget.h"
@@ -59,6 +60,7 @@ static Status record_start(Loop *loop) {
                                                      .version = DMUON_VERSION,
                                                      .device = device_name(s->device),
                                                      .device_reason = s->choice.why,
+                                                     .products = device_products(s->device),
                                                      .config = &s->config,
                                                      .params = &s->params,
                                                      .plan = &s->plan,

@@ -7,6 +7,8 @@
 /* device.c: the backend, this rank's GPU and the transport, before anything is created; then the device. Collective. */
 DM_NODISCARD Status phase_choose_device(Session *session);
 DM_NODISCARD Status phase_open_device(Session *session);
+/* products.c: algorithms for the device's matrix products, where it has more than one for each. Collective. */
+DM_NODISCARD Status phase_products(Session *session);
 /* data.c: files, identity, token ids, the leaves of this rank. Collective. */
 DM_NODISCARD Status phase_data(Session *session);
 /* resume.c: the run directory, its lock, which set to start from; nothing is changed but the lock. Collective. */

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "device/products.h"
 #include "train/phases.h"
 
 /* A refusal with the sets that were passed over (the warnings from byte `before` on), and why. */
@@ -47,12 +48,23 @@ static Status choose_start(Session *s) {
     return STATUS_OK;
 }
 
+/* Free to differ, as the GPU and its libraries are; but then the run is not the one that it would have been. */
+static void compare_products(Session *s, const char *saved) {
+    const char *now = device_products(s->device);
+    if (strcmp(saved, now) != 0)
+        str_printf(&s->warnings,
+                   "%s was computed with other algorithms for matrix products (%s; now %s): what follows has not the "
+                   "bits of a run that goes on undisturbed\n",
+                   s->start.set, saved[0] != '\0' ? saved : "exact ones", now[0] != '\0' ? now : "exact ones");
+}
+
 static Status check_set(Session *s) {
     Manifest manifest;
     TRY(load_open(s->start.set, s->world->comm, &manifest));
     const Status status = load_check_config(s->start.set, &manifest, &s->config, s->shape.segments,
                                             s->purpose == PURPOSE_TRAIN ? s->data_identity.text : NULL);
     if (status == STATUS_OK) {
+        compare_products(s, manifest.products);
         s->progress = (Progress){.step = manifest.step,
                                  .samples = manifest.samples,
                                  .adamw_t = manifest.adamw_t,

@@ -182,6 +182,7 @@ Status session_open(Session *s, World *world, const SessionOptions *options) {
     TRY(phase_data(s));
     TRY(phase_open_device(s));
     TRY(phase_memory(s));
+    TRY(phase_products(s));
     TRY(phase_run(s, options->set));
     TRY(comm_agree(all, open_model(s)));
     parallel_connect(s->parallel);

@@ -7,7 +7,7 @@
 #include <cublasLt.h>
 #include <string.h>
 
-#include "standin.h"
+#include "call.h"
 
 #define LT_CALL(error)                                                                                                 \
     const ApiCall call(__func__, __builtin_return_address(0));                                                         \

@@ -109,6 +109,19 @@ static void test_every_member_reads_back(void **state) {
     manifest_deinit(&r);
 }
 
+/* A member of sets whose products were not exact; others have none, as before there were such. */
+static void test_the_products_of_a_set_read_back(void **state) {
+    (void)state;
+    Manifest m = write_set(), r;
+    assert_null(strstr(scratch_read(scratch_path(dir, "trainer.json")), "products"));
+    str_format(m.products, sizeof m.products, "3 products, 00ff");
+    assert_int_equal(manifest_write(dir, &m), STATUS_OK);
+    assert_int_equal(manifest_read(dir, &r), STATUS_OK);
+    assert_string_equal(r.products, m.products);
+    manifest_deinit(&m);
+    manifest_deinit(&r);
+}
+
 static void test_large_and_negative_seeds_are_exact(void **state) {
     (void)state;
     const int64_t seeds[] = {INT64_MAX, INT64_MIN, -1, (INT64_C(1) << 53) + 1};
@@ -281,6 +294,7 @@ static void test_the_tensor_hash_does_not_depend_on_the_partition(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_the_products_of_a_set_read_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_every_member_reads_back, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_large_and_negative_seeds_are_exact, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_self_is_the_hash_of_the_bytes_before_its_comma, set_up, tear_down),

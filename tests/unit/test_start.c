@@ -44,6 +44,7 @@ static int set_up(void **state) {
                              .version = "1.0",
                              .device = "cpu avx2",
                              .device_reason = "asked for",
+                             .products = "2 products, 00ff",
                              .config = &f.config,
                              .params = &f.params,
                              .plan = &f.plan,
@@ -90,6 +91,7 @@ static void test_the_start_record_names_roles_owners_and_hosts(void **state) {
     assert_int_equal(number(json_get(root, "mesh"), "tp"), 2);
     assert_string_equal(json_as_string(json_at(json_get(root, "hosts"), 1)), "node-b");
     assert_string_equal(json_as_string(json_get(json_get(root, "numerics"), "mode")), "exact");
+    assert_string_equal(json_as_string(json_get(json_get(root, "numerics"), "products")), f->start.products);
     assert_int_equal(number(json_get(root, "model"), "vocab_padded"), 256);
     const JsonValue *parameters = json_get(root, "parameters");
     assert_int_equal(json_count(parameters), f->params.count);

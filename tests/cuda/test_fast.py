@@ -1,0 +1,126 @@
+"""Fast mode on the stand-ins: rounded products are within their bounds and pinned, and runs keep the bits that fast mode promises."""
+import hashlib
+import json
+import subprocess
+
+import pytest
+
+from standin import BUILD, environment, first_seed, needs_build, run, start
+
+pytestmark = needs_build
+
+PRODUCTS = BUILD / "cuda" / "products_fast"
+FAST = ("numerics.mode=fast", "threads=1", "train.steps=3", "batch.global=8", "batch.seq_len=16", "log.params_hash_every=1")
+BF16 = (*FAST, "precision.compute=bf16", "precision.wire=bf16")
+TF32 = (*FAST, "precision.compute=tf32")
+
+
+def mesh(replicate, shard, tp):
+    return tuple(f"mesh.{axis}={n}" for axis, n in (("replicate", replicate), ("shard", shard), ("tp", tp)))
+
+
+# ---- products ----
+
+
+@pytest.mark.parametrize("what,seeds", [("bf16", 3), ("tf32", 2), ("large", 1), ("foreign", 1), ("exact", 1)])
+def test_products(what, seeds):
+    for seed in range(first_seed(), first_seed() + seeds):
+        done = subprocess.run([PRODUCTS, what], env=environment(seed), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"DM_CUDA_SEED={seed}: {done.stderr}"
+
+
+def test_a_product_that_was_not_pinned_is_fatal():
+    done = subprocess.run([PRODUCTS, "unpinned"], env=environment(1), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 6 and "pinned at start-up for the product [64, 32] x [32, 48] in bf16" in done.stderr, done.stderr
+
+
+# ---- runs ----
+
+SYNC = "optimizer.muon.replicate_async=false"
+Z2 = "parallel.reshard_after_forward=false"
+GRAM = "optimizer.muon.tp_distributed_gram=always"
+WAYS = {
+    "again": (1, 1, 1), "shard": (1, 2, 1), "hsdp": (2, 2, 1), "hsdp-sync": (2, 2, 1, SYNC), "hsdp-z2": (2, 2, 1, Z2),
+    "mpi": (2, 1, 1, "comm.transport=mpi"), "recompute": (1, 1, 1, "parallel.recompute=layer"),
+}
+CUT = {"tp-again": (1, 1, 2), "tp-hsdp": (2, 2, 2), "tp-sync-z2": (1, 2, 2, SYNC, Z2)}
+
+
+def go(tmp_path, way, precision, *keys, seed):
+    replicate, shard, tp, *more = way
+    return run(replicate * shard * tp, tmp_path, "device=cuda", *precision, *mesh(replicate, shard, tp), *more, *keys, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """One data-parallel rank's bits, by precision and tp."""
+    known = {}
+
+    def get(precision, tp):
+        if (precision, tp) not in known:
+            known[precision, tp] = go(tmp_path_factory.mktemp("one") / "run", (1, 1, tp), precision, seed=0)
+        return known[precision, tp]
+
+    return get
+
+
+@pytest.mark.parametrize("number,way", enumerate((WAYS | CUT).values()), ids=(WAYS | CUT).keys())
+def test_bf16_runs_have_the_same_bits(number, way, reference, tmp_path):
+    steps = go(tmp_path / "run", way, BF16, seed=first_seed() + number)
+    assert steps == reference(BF16, way[2]), f"DM_CUDA_SEED={first_seed()}"
+
+
+def test_tf32_runs_have_the_same_bits(reference, tmp_path):
+    assert go(tmp_path / "run", (2, 2, 1), TF32, seed=first_seed()) == reference(TF32, 1)
+    assert reference(TF32, 1) != reference(BF16, 1)
+
+
+def test_matrices_that_stay_in_slices(tmp_path):
+    one = go(tmp_path / "one", (1, 1, 2, GRAM), BF16, seed=first_seed())
+    assert go(tmp_path / "two", (2, 1, 2, GRAM), BF16, seed=first_seed() + 1) == one
+
+
+def records(run_dir, event):
+    return [r for r in map(json.loads, (run_dir / "log.jsonl").read_text().splitlines()) if r["event"] == event]
+
+
+def trailer(run_dir, step):
+    return run_dir / "checkpoints" / f"step-{step:08}" / "trainer.json"
+
+
+def test_a_restart_continues_the_bits_and_names_its_products(reference, tmp_path):
+    place = tmp_path / "run"
+    go(place, (1, 2, 1), BF16, "train.steps=2", "checkpoint.every=1", "optimizer.schedule.kind=constant", seed=first_seed())
+    whole = go(tmp_path / "whole", (1, 1, 1), BF16, "optimizer.schedule.kind=constant", seed=first_seed())
+    steps = go(place, (2, 1, 1), BF16, "checkpoint.every=1", "optimizer.schedule.kind=constant", seed=first_seed() + 1)
+    assert steps == whole
+    names = {r["numerics"]["products"] for r in records(place, "start")}
+    assert len(names) == 1 and "cuBLASLt" in names.pop()
+    assert json.loads(trailer(place, 3).read_text())["numerics"]["products"] == records(place, "start")[0]["numerics"]["products"]
+    assert not [r for r in records(place, "warning") if "algorithms" in r["text"]]
+
+
+def test_other_algorithms_are_a_warning(tmp_path):
+    place = tmp_path / "run"
+    keys = ("checkpoint.every=1", "optimizer.schedule.kind=constant")
+    go(place, (1, 1, 1), BF16, "train.steps=1", *keys, seed=first_seed())
+    path = trailer(place, 1)
+    text = path.read_bytes()
+    name = json.loads(text)["numerics"]["products"].encode()
+    body = text[: text.rindex(b',"self"')].replace(name, b"another library")
+    path.write_bytes(body + b',"self":"%s"}\n' % hashlib.sha256(body).hexdigest().encode())
+    code, err = start(1, place, "device=cuda", *BF16, "train.steps=2", *keys, seed=first_seed())
+    assert code == 0 and "other algorithms for matrix products (another library; now" in err, err
+
+
+def test_a_prompt_is_answered(tmp_path):
+    """Of every length up to a sequence's with the products of one."""
+    keys = ("train.sample_every=2", "train.sample_prompt=In the", "train.sample_tokens=12")
+    code, err = start(1, tmp_path / "run", "device=cuda", *BF16, *keys, seed=first_seed())
+    assert code == 0, err
+    assert records(tmp_path / "run", "sample")
+
+
+def test_exact_runs_name_no_products(tmp_path):
+    run(1, tmp_path / "run", "device=cuda", *FAST, "train.steps=1", *mesh(1, 1, 1), seed=first_seed())
+    assert records(tmp_path / "run", "start")[0]["numerics"]["products"] is None

@@ -5,20 +5,12 @@
 
 #include "config/value.h"
 
-/* On a CPU it is refused for good. */
-static bool asks_for_cuda(const Config *config) {
-    return strcmp(config->device, "cuda") == 0;
-}
-
-/* Values whose feature is not built yet: a row goes when its feature comes. Without a value: any but the default;
- * without a condition: always. */
+/* Values whose feature is not built yet: a row goes when its feature comes. Without a value: any but the default. */
 static const struct {
     const char *key, *value;
-    bool (*condition)(const Config *config);
 } unbuilt[] = {
-    {"precision.compute", "tf32", asks_for_cuda},
-    {"precision.grad_reduce", "bf16", NULL},
-    {"comm.reduce", "native", NULL},
+    {"precision.grad_reduce", "bf16"},
+    {"comm.reduce", "native"},
 };
 
 void unbuilt_check(Loading *load) {
@@ -29,7 +21,7 @@ void unbuilt_check(Loading *load) {
         value_print(spec, load->config, &value);
         const bool meant = unbuilt[i].value != NULL ? strcmp(value.text, unbuilt[i].value) == 0
                                                     : !value_is_initial(spec, load->config);
-        if (meant && (unbuilt[i].condition == NULL || unbuilt[i].condition(load->config)))
+        if (meant)
             load_key_error(load, spec->path, NULL, "this feature is not built yet; the default, %s, is", spec->initial);
     }
     str_deinit(&value);

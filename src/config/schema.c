@@ -69,7 +69,7 @@ static const KeySpec keys[] = {
     ENUM("numerics.mode", numerics.fast, NEVER, "exact", "exact|fast", "exact: the same bits on every mesh; `numerics: exact` is short for it"),
     INT("numerics.segments", numerics.segments, NEVER, "8", 1, 64, "segments of the dimensions that tp cuts; a power of two, lowered to what divides the model"),
     ENUM("precision.compute", precision.compute, IDENTITY, "f32", "f32|tf32|bf16", "weights, activations and their gradients in the model; tf32 on cuda only; exact requires f32"),
-    ENUM("precision.wire", precision.wire, IDENTITY, "f32", "f32|bf16", "weights in flight; exact requires f32"),
+    ENUM("precision.wire", precision.wire, IDENTITY, "f32", "f32|bf16", "weights in flight, and what every rank reads of them; exact requires f32"),
     ENUM("precision.grad_reduce", precision.grad_reduce, IDENTITY, "f32", "f32|bf16", "gradients in flight; exact requires f32"),
     INT("seed", seed, IDENTITY, "1234", 0, 9007199254740991.0, "initial weights, order of the data, draws"),
     INT_AUTO("threads", threads, FREE, "auto", 1, 1024, 0, "per rank; auto: OMP_NUM_THREADS, else the cores of the affinity mask shared by the node's ranks"),

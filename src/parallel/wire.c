@@ -1,7 +1,7 @@
-/* Weights on their way to their readers in numerics.mode fast. With precision.wire bf16 they travel as bf16; with it or
- * with precision.compute bf16 every reader gets them rounded, in a cache slot, the rank that holds the master too: no
- * result depends on who holds it. A master is never rounded. It is read at the ranks that update it alone; the other
- * copies of a matrix hold what travelled. */
+/* Weights in flight. With precision.wire bf16 they travel packed; with it or with precision.compute bf16 every reader
+ * gets them rounded, in a cache slot, the rank that holds the master too, so that no result depends on who holds it. A
+ * master is never rounded: it is read where it is updated, and the other copies of a matrix hold what travelled. In f32
+ * a publish sends the masters themselves. */
 #include "parallel/internal.h"
 #include "tensor/ops.h"
 

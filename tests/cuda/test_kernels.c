@@ -57,6 +57,22 @@ static void run_transpose(const Case *c) {
         (&(Transpose){.dst = pool_floats(rows * cols), .src = pool_random(rows * cols), .rows = rows, .cols = cols}));
 }
 
+/* n: any 32 bits, bf16 values, ties, NaNs with payloads; rounded, in place too, packed, unpacked */
+static void run_bf16(const Case *c) {
+    const int64_t n = c->n[0];
+    float *x = pool_random(n);
+    uint16_t *packed = pool_bytes((size_t)n * sizeof *packed, (size_t)random_below(8) * sizeof *packed);
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t any = random_u32(), upper = any & 0xffff0000;
+        const uint32_t bits[] = {any, upper, upper | 0x8000, any | 0x7f800000};
+        memcpy(&x[i], &bits[i % 4], sizeof bits[0]);
+    }
+    PARITY_RUN(ROUND_BF16, (&(RoundBf16){.y = pool_floats(n), .x = x, .n = n}));
+    PARITY_RUN(PACK_BF16, (&(PackBf16){.y = packed, .x = x, .n = n}));
+    PARITY_RUN(UNPACK_BF16, (&(UnpackBf16){.y = pool_floats(n), .x = packed, .n = n}));
+    PARITY_RUN(ROUND_BF16, (&(RoundBf16){.y = x, .x = x, .n = n}));
+}
+
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 static void run_bias_add(const Case *c) {
@@ -387,6 +403,10 @@ static const Case cases[] = {
     {run_sum_tree, {5, 1023, 0, 0}, false},
     {run_sum_tree, {5, 1024, 0, 1}, false},
     {run_sum_tree, {0, 4, 0, 0}, false},
+    {run_bf16, {1}, false},
+    {run_bf16, {1029}, false},
+    {run_bf16, {40003}, false},
+    {run_bf16, {0}, false},
     {run_transpose, {1, 1}, true},
     {run_transpose, {33, 65}, true},
     {run_transpose, {64, 32}, true},

@@ -1,6 +1,11 @@
 # dmuon-train: one Makefile, not recursive. Options: CUDA=1, DEBUG=1, SAN=address,undefined, V=1.
 # One build directory per combination of options, so objects never mix.
 
+# As many jobs as cores, unless the command says how many.
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
 CC      = gcc
 COMMA  := ,
 VARIANT = $(if $(DEBUG),debug,release)$(if $(CUDA),-cuda)$(if $(SAN),-$(subst $(COMMA),-,$(SAN)))
@@ -146,8 +151,10 @@ TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(
 # The CUDA backend is tested on CPUs, on stand-ins (tests/cuda_standin), in a build of its own, where its toolkit is installed.
 # Not with sanitizers: they do not know the stand-ins' fibers and closed memory.
 CUDA_BUILD = $(if $(SAN),none,$(if $(CUDA),$(BUILD),build/$(if $(DEBUG),debug,release)-cuda))
-.PHONY: cuda-tests
+.PHONY: cuda-tests gpu-programs
 ifdef CUDA
+## gpu-programs: with CUDA=1, what scripts/gpu_check.py runs or bundles for a machine with a GPU
+gpu-programs: all $(CUDA_TESTS)
 cuda-tests: all standin standin-selftest $(CUDA_TESTS)
 else
 cuda-tests:

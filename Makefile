@@ -159,7 +159,7 @@ cuda-tests: all standin standin-selftest $(CUDA_TESTS)
 else
 cuda-tests:
 	$(Q)if [ -n "$(SAN)" ]; then echo "sanitizers: the CUDA tests will be skipped"; \
-	elif $(MAKE) --no-print-directory cuda-release; then $(MAKE) --no-print-directory -j2 CUDA=1 BUILD=$(CUDA_BUILD) BINDIR=$(CUDA_BUILD)/bin cuda-tests; \
+	elif $(MAKE) --no-print-directory cuda-release; then $(MAKE) --no-print-directory CUDA=1 BUILD=$(CUDA_BUILD) BINDIR=$(CUDA_BUILD)/bin cuda-tests; \
 	else echo "no CUDA toolkit: the CUDA tests will be skipped"; fi
 endif
 

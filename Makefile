@@ -1,8 +1,8 @@
 # dmuon-train: one Makefile, not recursive. Options: CUDA=1, DEBUG=1, SAN=address,undefined, V=1.
 # One build directory per combination of options, so objects never mix.
 
-# As many jobs as cores, unless the command says how many.
-ifeq ($(filter -j%,$(MAKEFLAGS)),)
+# As many jobs as cores, unless the command says how many; a make below this one shares its jobs.
+ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
 

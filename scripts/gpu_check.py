@@ -111,7 +111,7 @@ class Place:
         self.env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                         OMPI_MCA_btl_vader_single_copy_mechanism="none")
         if self.bundled:
-            libraries = [str(self.top / "lib"), *cuda_folders(), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+            libraries = [str(self.top / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")]), *cuda_folders()]
             self.env.update(LD_LIBRARY_PATH=":".join(libraries), OPAL_PREFIX=str(mpi), OMPI_MCA_plm="isolated")
 
     def run(self, command: list, limit_s: float) -> str:

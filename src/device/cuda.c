@@ -87,19 +87,22 @@ static Status cuda_find(DeviceChoice *choice, int local_rank) {
     return STATUS_OK;
 }
 
-/* Binary32 peaks of the vendors' data sheets, without tensor cores: what the exact product can reach. The first whose
- * words all stand in the name. */
-static double cuda_listed_flops(Device *device) {
+/* Peaks of the vendors' data sheets, dense: of binary32 without tensor cores, what the exact product can reach, and of
+ * bf16 with sums in binary32; tf32 has half of that. The first whose words all stand in the name. */
+static double cuda_listed_flops(Device *head) {
     static const struct {
         const char *name;
-        double tflops;
-    } list[] = {{"H100 PCIe", 51.2}, {"H100 NVL", 60.0}, {"H100", 66.9},     {"H200", 66.9},     {"GH200", 66.9},
-                {"B200", 74.5},      {"A100", 19.5},     {"A800", 19.5},     {"H800", 66.9},     {"A30", 10.3},
-                {"A40", 37.4},       {"A10", 31.2},      {"L40S", 91.6},     {"L40", 90.5},      {"L4", 30.3},
-                {"RTX A6000", 38.7}, {"RTX 3090", 35.6}, {"RTX 4090", 82.6}, {"RTX 5090", 104.8}};
+        double tflops, bf16;
+    } list[] = {
+        {"H100 PCIe", 51.2, 756.0}, {"H100 NVL", 60.0, 835.0}, {"H100", 66.9, 989.0},     {"GH200", 66.9, 989.0},
+        {"H200 NVL", 60.0, 835.0},  {"H200", 66.9, 989.0},     {"B200", 74.5, 2250.0},    {"A100", 19.5, 312.0},
+        {"A800", 19.5, 312.0},      {"H800", 66.9, 989.0},     {"A30", 10.3, 165.0},      {"A40", 37.4, 149.7},
+        {"A10", 31.2, 125.0},       {"L40S", 91.6, 362.0},     {"L40", 90.5, 181.0},      {"L4", 30.3, 121.0},
+        {"RTX A6000", 38.7, 154.8}, {"RTX 3090", 35.6, 71.0},  {"RTX 4090", 82.6, 165.2}, {"RTX 5090", 104.8, 209.5}};
+    const DeviceCompute compute = cuda_compute(cuda_device(head));
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
-        if (strstr(device->name, list[i].name) != NULL)
-            return list[i].tflops * 1e12;
+        if (strstr(head->name, list[i].name) != NULL)
+            return (compute == DEVICE_EXACT ? list[i].tflops : list[i].bf16 / (compute == DEVICE_TF32 ? 2 : 1)) * 1e12;
     return 0.0;
 }
 

@@ -132,6 +132,7 @@ void cuda_memory_destroy(CudaDevice *device); /* nothing may be queued */
 /* cuda_product.c */
 Status cuda_products_create(CudaDevice *device, DeviceCompute compute);
 void cuda_products_destroy(CudaDevice *device); /* nothing may be queued */
+DeviceCompute cuda_compute(const CudaDevice *device);
 size_t cuda_choice_nbytes(const Device *device, int count);
 Status cuda_choose_products(Device *device, const ProductList *list, void *choices);
 Status cuda_pin_products(Device *device, const ProductList *list, const void *choices);

@@ -233,3 +233,7 @@ void cuda_products_destroy(CudaDevice *device) {
         gemm_cuda_destroy(device->products->gemms);
     heap_free(device->products);
 }
+
+DeviceCompute cuda_compute(const CudaDevice *device) {
+    return device->products != NULL ? device->products->compute : DEVICE_EXACT;
+}

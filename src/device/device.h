@@ -62,7 +62,7 @@ bool device_host_reads_memory(const Device *device);
 /* Bytes of the device's own memory; 0 where that is the host's. */
 void device_memory(Device *device, size_t *available, size_t *total);
 #define DEVICE_FLOPS_MEASURE (-1.0)
-/* FLOP/s of the exact product by the device's name, 0: unknown; DEVICE_FLOPS_MEASURE: there is no list. */
+/* FLOP/s of its products by the device's name, 0: unknown; DEVICE_FLOPS_MEASURE: there is no list. */
 double device_listed_flops(Device *device);
 const char *stream_name(StreamKind kind); /* "compute", "gather", "reduce", "publish" */
 StreamKind stream_kind(const Stream *stream);

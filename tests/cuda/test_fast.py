@@ -123,3 +123,16 @@ def test_a_prompt_is_answered(tmp_path):
 def test_exact_runs_name_no_products(tmp_path):
     run(1, tmp_path / "run", "device=cuda", *FAST, "train.steps=1", *mesh(1, 1, 1), seed=first_seed())
     assert records(tmp_path / "run", "start")[0]["numerics"]["products"] is None
+
+
+def test_a_call_of_the_library_that_fails_ends_the_job(tmp_path):
+    """The first one from each place in the program."""
+    job = ("device=cuda", *BF16, *mesh(1, 1, 1), "train.steps=1")
+    code, err = start(1, tmp_path / "whole", *job, seed=first_seed(), DM_STANDIN_COUNTS=tmp_path / "counts", DM_STANDIN_LEAKS=1)
+    assert code == 0, err
+    sites = [s for s in json.loads((tmp_path / "counts").read_text())["sites"] if s["api"].startswith("cublasLt")]
+    assert len(sites) >= 12
+    for site in sites:
+        code, err = start(1, tmp_path / f"run-{site['call']}", *job, seed=first_seed(), timeout=60, DM_STANDIN_FAIL=site["call"])
+        lines = [line for line in err.splitlines() if line.startswith("dmuon-train: ")]
+        assert code == 2 and len(lines) == 1 and " failed: " in lines[0], f"{site}: exit {code}\n{err}"

@@ -12,9 +12,11 @@ typedef struct Product {
     GemmShape shape;
     int64_t spare; /* added to every leading dimension */
     bool special;
+    int64_t batch; /* 0: 1 */
 } Product;
 
 static void run_product(const Product *t) {
+    const int64_t batch = t->batch > 0 ? t->batch : 1;
     Gemm g = {.m = t->m,
               .n = t->n,
               .nparts = t->nparts,
@@ -23,17 +25,21 @@ static void run_product(const Product *t) {
               .trans_b = t->trans_b,
               .accumulate = t->accumulate,
               .shape = t->shape,
-              .ldc = t->n + t->spare};
+              .ldc = t->n + t->spare,
+              .batch = t->batch,
+              .stride_c = t->m * (t->n + t->spare) + 3};
     for (int p = 0; p < t->nparts; p++) {
         GemmPart *part = &g.part[p];
         part->k = t->k[p];
         part->segment = t->segment[p];
         part->lda = (t->trans_a ? t->m : t->k[p]) + t->spare;
         part->ldb = (t->trans_b ? t->k[p] : t->n) + t->spare;
-        part->a = pool_random((t->trans_a ? t->k[p] : t->m) * part->lda);
-        part->b = pool_random((t->trans_b ? t->n : t->k[p]) * part->ldb);
+        part->stride_a = (t->trans_a ? t->k[p] : t->m) * part->lda + 1;
+        part->stride_b = (t->trans_b ? t->n : t->k[p]) * part->ldb + 2;
+        part->a = pool_random(batch * part->stride_a);
+        part->b = pool_random(batch * part->stride_b);
     }
-    g.c = pool_random(t->m * g.ldc);
+    g.c = pool_random(batch * g.stride_c);
     (void)snprintf(parity.what, sizeof parity.what,
                    "m %d n %d k %d,%d,%d segments %d parts %d trans %d%d accumulate %d shape %d spare %d", (int)t->m,
                    (int)t->n, (int)t->k[0], (int)t->k[1], (int)t->k[2], t->nsegments, t->nparts, t->trans_a, t->trans_b,
@@ -126,6 +132,34 @@ static void test_mirrored_products(void **state) {
             pool_begin(false);
             run_product(&t);
         }
+    }
+}
+
+static void test_batches(void **state) {
+    (void)state;
+    parity_restore_signals();
+    const Product cases[] = {
+        {.m = 33, .n = 17, .k = {21}, .nparts = 1, .nsegments = 1, .trans_b = true, .batch = 3},
+        {.m = 40,
+         .n = 24,
+         .k = {32, 9},
+         .segment = {8, 3},
+         .nparts = 2,
+         .nsegments = 4,
+         .accumulate = true,
+         .batch = 2},
+        {.m = 31,
+         .n = 31,
+         .k = {12},
+         .nparts = 1,
+         .nsegments = 1,
+         .trans_a = true,
+         .shape = GEMM_LOWER_MIRRORED,
+         .batch = 4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pool_begin(false);
+        run_product(&cases[i]);
     }
 }
 
@@ -244,6 +278,7 @@ int main(void) {
         cmocka_unit_test(test_large_outputs),
         cmocka_unit_test(test_parts_add_up_in_each_segment),
         cmocka_unit_test(test_mirrored_products),
+        cmocka_unit_test(test_batches),
         cmocka_unit_test(test_nothing_to_contract),
         cmocka_unit_test(test_attention_forward_and_backward),
         cmocka_unit_test(test_negative_zeros_and_infinities_meet_no_padding),

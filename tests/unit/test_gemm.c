@@ -326,6 +326,45 @@ static void test_an_output_without_elements_is_left_alone(void **state) {
     check(&t);
 }
 
+static void test_each_product_of_a_batch_has_the_bits_that_it_has_alone(void **state) {
+    (void)state;
+    enum { M = 19, N = 37, K = 23, PRODUCTS = 3 };
+    float *a = random_matrix(PRODUCTS * M, K, K, 0), *b = random_matrix(PRODUCTS * N, K, K, 0);
+    float *before = random_matrix(PRODUCTS * M, N, N, 0);
+    float together[PRODUCTS * M * N], alone[PRODUCTS * M * N];
+    const Gemm batch = {.m = M,
+                        .n = N,
+                        .nparts = 1,
+                        .part = {{.a = a, .b = b, .lda = K, .ldb = K, .k = K, .stride_a = M * K, .stride_b = N * K}},
+                        .nsegments = 1,
+                        .trans_b = true,
+                        .accumulate = true,
+                        .c = together,
+                        .ldc = N,
+                        .batch = PRODUCTS,
+                        .stride_c = M * N};
+    for (int u = 0; u < NUNITS; u++) {
+        if (!units[u].runs)
+            continue;
+        memcpy(together, before, sizeof together);
+        memcpy(alone, before, sizeof alone);
+        units[u].gemm(test_kernel_ctx(2), &batch);
+        for (int i = 0; i < PRODUCTS; i++) {
+            Gemm one = batch;
+            one.batch = 0;
+            one.part[0].a += i * M * K;
+            one.part[0].b += i * N * K;
+            one.c = alone + i * M * N;
+            units[u].gemm(test_kernel_ctx(2), &one);
+        }
+        assert_memory_equal(together, alone, sizeof alone);
+        assert_memory_not_equal(together, before, sizeof together);
+    }
+    free(a);
+    free(b);
+    free(before);
+}
+
 static void test_sixty_four_segments_of_three_parts_fit_the_program(void **state) {
     (void)state;
     Case t = {.m = 15, .n = 40, .nparts = 3, .nsegments = 64, .nthreads = 2};
@@ -350,6 +389,7 @@ int main(void) {
         cmocka_unit_test(test_empty_segments_are_plus_zero_and_enter_the_tree),
         cmocka_unit_test(test_a_product_over_nothing_is_plus_zero),
         cmocka_unit_test(test_an_output_without_elements_is_left_alone),
+        cmocka_unit_test(test_each_product_of_a_batch_has_the_bits_that_it_has_alone),
         cmocka_unit_test(test_sixty_four_segments_of_three_parts_fit_the_program),
     };
     return cmocka_run_group_tests(tests, setup_units, NULL);

@@ -1,12 +1,8 @@
-"""Faults that the comparison of bits must see. A mutant is one source file with one piece of text replaced, compiled alone and
-linked in front of the library: the engine itself holds no test code."""
+"""Faults that the comparison of bits must see. A mutant is one source file with one piece of text replaced (tests/mutation.py)."""
 import dataclasses
-import functools
-import os
-import subprocess
-from pathlib import Path
 
-from runs import ROOT, Run, reproduce
+from mutation import build_changed, same_build
+from runs import Run
 
 SEEDS = range(1, 17)  # of the shaken delays, until one shows the fault
 
@@ -138,50 +134,11 @@ NUMBERS = [
 MUTANTS = DROPPED + ORDER + NUMBERS
 
 
-@functools.cache
-def commands():
-    """(compile command of each source, link command of dmuon-train), as make would run them."""
-    options = [f"{name}={os.environ[name]}" for name in ("CUDA", "DEBUG", "SAN") if name in os.environ]
-    done = subprocess.run(["make", "-n", "-B", "V=1", "all", *options], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
-                          env={k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")})
-    compile_of, link = {}, None
-    for words in map(str.split, done.stdout.splitlines()):
-        if "-c" in words and "-o" in words:
-            compile_of[words[words.index("-c") + 1]] = words
-        elif "-o" in words and words[words.index("-o") + 1].endswith("/dmuon-train"):
-            link = words
-    return compile_of, link
-
-
-def without(words, *flags):
-    return [w for w in words if w not in flags]
-
-
 SLOW_PUBLISH = ("src/comm/comm.c", "    watch_label(&label);\n    collective_run(c);", "    if (request->stream == STREAM_PUBLISH)\n"
                 "        clock_sleep_us(5000);\n    watch_label(&label);\n    collective_run(c);")
-
-
-def compile_changed(name, change, scratch):
-    """The object of a source with one piece of text replaced."""
-    file, old, new = change
-    text = (ROOT / file).read_text(encoding="utf-8")
-    found = text.count(old)
-    assert found == 1, f"{name}: the text to replace stands {found} times in {file}, once was expected:\n{old}"
-    source = Path(scratch) / Path(file).name
-    source.write_text(text.replace(old, new), encoding="utf-8")
-    obj = source.with_suffix(".o")
-    words = [str(source) if w == file else w for w in without(commands()[0][file], "-MMD", "-MP", "-Werror")]
-    words[words.index("-o") + 1] = str(obj)
-    subprocess.run([*words, "-w"], cwd=ROOT, check=True)
-    return str(obj)
 
 
 def build(mutant, scratch):
     """The program with the fault."""
     changes = [(mutant.file, mutant.old, mutant.new)] + [SLOW_PUBLISH] * mutant.slow_publish
-    objects = [compile_changed(mutant.name, change, scratch) for change in changes]
-    words, binary = without(commands()[1], "-Werror"), Path(scratch) / "dmuon-train"
-    words[words.index("-o") + 1] = str(binary)
-    at = next(i for i, w in enumerate(words) if w.endswith("libdmuon.a"))
-    subprocess.run([*words[:at], *objects, *words[at:]], cwd=ROOT, check=True)
-    return binary
+    return build_changed(mutant.name, changes, scratch, *same_build())

@@ -7,11 +7,11 @@ import subprocess
 import pytest
 
 from helpers import CKPT, ROOT, STOPPED, finish, mesh_keys, records, run_mesh, set_dir, set_names, start, steps
-from mutants import commands, compile_changed, without
+from mutation import commands, compile_changed, same_build, without
 
 HERE = '    {{ void raise_in(const char *); raise_in("{}"); }}\n'.format
 MIDDLE = ["    head_leaf_loss(leaf, &model->acts.head);\n    unit_release(model, head_unit(model), false);\n"
-          "    const int64_t middle = clock_ns();\n    backward_head(model, leaf);\n"]
+          "    stopwatch_mark(model->watch, 1);\n    backward_head(model, leaf);\n"]
 PLACES = [("src/cli/train_main.c", "    Args args;\n", HERE("launch") + "    Args args;\n"),
           ("src/train/session.c", "    TRY(phase_state(s));\n", HERE("weights") + "    TRY(phase_state(s));\n"),
           ("src/train/step.c", "    comm_set_step(step);\n", "    { void raise_step(int64_t); raise_step(step); }\n    comm_set_step(step);\n"),
@@ -39,10 +39,10 @@ MESH = (2, 1)
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     scratch = tmp_path_factory.mktemp("program")
-    objects = [compile_changed(file, (file, old, new), scratch) for file, old, new in PLACES]
+    objects = [compile_changed(file, (file, old, new), scratch, *same_build()) for file, old, new in PLACES]
     source, extra = ROOT / "tests" / "fixtures" / "raise_in.c", scratch / "raise_in.o"
     subprocess.run(["gcc", "-std=c17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-c", source, "-o", extra], check=True)
-    words = [w for w in without(commands()[1], "-Werror") if not w.endswith("train_main.o")]
+    words = [w for w in without(commands(*same_build())[1]["dmuon-train"], "-Werror") if not w.endswith("train_main.o")]
     words[words.index("-o") + 1] = str(scratch / "dmuon-train")
     at = next(i for i, w in enumerate(words) if w.endswith("libdmuon.a"))
     subprocess.run([*words[:at], *objects, str(extra), *words[at:]], cwd=ROOT, check=True)

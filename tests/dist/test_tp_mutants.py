@@ -41,7 +41,7 @@ MUTANTS = [
     Mutant("factor-not-shared", NS, "q, square, DTYPE_F32", "q, 0, DTYPE_F32", KEPT, may_abort=True),
     Mutant("largest-of-own-slice", NS, "mine, all, 1, DTYPE_F32", "mine, all, 0, DTYPE_F32", KEPT, field="params"),
     Mutant("norm-of-own-slice", NS, "mine, all, nsegments, DTYPE_F64", "mine, all, 0, DTYPE_F64", KEPT, field="params"),
-    Mutant("segments-not-halved", NS, "    local.segments /= size;", "    local.segments /= size * size;", KEPT),
+    Mutant("segments-not-halved", NS, "    local.segments /= tp_size;", "    local.segments /= tp_size * tp_size;", KEPT),
     Mutant("norm-counts-gains-for-every-tp-rank", UPDATE, "p->plan->params->row[row].tp_dim >= 0 ? p->plan->mesh.tp : 1;", "p->plan->mesh.tp;", CUT,
            field="sumsq"),
     Mutant("norm-of-one-slice", UPDATE, "segment_sum(p, row, tp, seg)", "segment_sum(p, row, 0, seg)", CUT, field="sumsq"),

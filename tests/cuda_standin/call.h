@@ -24,6 +24,9 @@ void note_error(const char *api);
 bool failure_injected();
 /* For the report at exit: `name` among `group` ("calls", "kernels", "bytes", ...) gains `n`. */
 void count(const char *group, const char *name, int64_t n);
+/* A launch of `name`: also counted among those since the newest record of an event with timing. */
+void count_launch(const char *name);
+void count_from_here(); /* such a record */
 void counts_write();
 void check_unnoticed_errors(); /* at exit with status 0 */
 void check_leaks();            /* the same */

@@ -64,6 +64,7 @@ static Settings read_settings() {
     s.memory = (size_t)env_long("DM_STANDIN_MEMORY", 8l << 30);
     s.pump_ms = (int)env_long("DM_STANDIN_PUMP_MS", 50);
     s.hang_s = (double)env_long("DM_STANDIN_HANG_S", 60);
+    s.skip_kernels = env_long("DM_STANDIN_SKIP_KERNELS", 0) != 0;
     s.leaks = env_long("DM_STANDIN_LEAKS", 0) != 0;
     if (env_long("DM_STANDIN_FAIL_RANK", 0) == s.rank)
         s.fail_at = env_long("DM_STANDIN_FAIL", 0);

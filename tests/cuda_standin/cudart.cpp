@@ -260,7 +260,10 @@ STANDIN_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 STANDIN_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     API_CALL(cudaErrorLaunchFailure);
-    event_record(event_of(event, __func__), stream, __func__);
+    Event *e = event_of(event, __func__);
+    if (e->timing)
+        count_from_here();
+    event_record(e, stream, __func__);
     return cudaSuccess;
 }
 

@@ -114,6 +114,8 @@ static void *dynamic_shared(size_t nbytes) {
 
 /* Blocks run in the order of their numbers or against it, from a random one on. */
 Step KernelOp::step() {
+    if (settings().skip_kernels)
+        return Step::DONE;
     emu::Context &c = emu::context;
     c.block_dim = {block.x, block.y, block.z};
     c.grid_dim = {grid.x, grid.y, grid.z};
@@ -171,7 +173,7 @@ static cudaError_t launch(emu::Kernel *kernel, dim3 grid, dim3 block, size_t nby
     if (!is_legal(kernel, grid, block, nbytes_shared))
         return keep_error(cudaErrorInvalidConfiguration, "cudaLaunchKernel");
     const std::string name = readable(kernel->name);
-    count("kernels", name.c_str(), 1);
+    count_launch(name.c_str());
     KernelOp *op = new KernelOp;
     op->kernel = kernel;
     op->grid = grid;

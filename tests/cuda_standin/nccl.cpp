@@ -31,6 +31,7 @@ static void enqueue_group() {
     all.swap(group);
     for (Transfer *t : all) {
         describe(t);
+        count("transfers", t->collective ? "collective" : "point to point", 1);
         enqueue(t->stream, t, "nccl");
     }
 }

@@ -38,6 +38,7 @@ struct Settings {
     double hang_s; /* silence of all queues after which a wait is a fault */
     long fail_at;  /* number of the counted call that fails, and all after it; 0: none */
     bool leaks;    /* whatever is left at exit is a fault */
+    bool skip_kernels;
 };
 const Settings &settings();
 

@@ -196,6 +196,12 @@ def test_counts_of_calls_kernels_and_bytes(tmp_path):
         assert counts["counted"] == sum(counts["calls"].values())
 
 
+def test_kernels_that_do_nothing_are_counted(tmp_path):
+    code, text = run("threads", seed=1, counts=tmp_path / "counts", leaks=False, skip_kernels=1)
+    assert code == WRONG_EXIT and "WRONG" in text, text
+    assert counted(tmp_path / "counts")["kernels"] == {"add_scaled": 40}
+
+
 def test_memory_ends():
     code, text = run("api", seed=1, memory=6000)
     assert code == ERROR_EXIT and "cudaMalloc" in text, f"exit {code}\n{text}"

@@ -64,6 +64,7 @@ void queued_add(Comm *comm, Stream *stream, const WatchLabel *label, FlightEntry
     if (ring->added - ring->passed == QUEUED_MAX) {
         (void)event_sync(oldest(ring)->event);
         (void)reap_ring(kind);
+        DM_ASSERT(ring->added - ring->passed < QUEUED_MAX);
     }
     Operation *o = &ring->operation[ring->added++ % QUEUED_MAX];
     if (o->event == NULL)

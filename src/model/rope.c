@@ -24,7 +24,6 @@ void rope_fill(const RopeTables *tables, Stream *stream, int64_t T, int64_t D, d
     const size_t nbytes = (size_t)count * sizeof(float);
     device_copy_from_host(stream, tables->cos, cos, nbytes);
     device_copy_from_host(stream, tables->sin, sin, nbytes);
-    stream_sync(stream);
     heap_free(cos);
     heap_free(sin);
 }

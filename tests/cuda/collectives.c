@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "base/fatal.h"
 #include "base/hash.h"
 #include "comm/world.h"
@@ -14,6 +15,9 @@
 
 #define CHECK(cond, ...) ((cond) ? (void)0 : fatal(__VA_ARGS__))
 #define SENTINEL 64 /* elements behind each buffer that must stay */
+
+#define FLOOD 100 /* operations under way: more than are kept account of */
+#define LATE_US 100000
 
 static World world;
 static Device *device;
@@ -145,6 +149,17 @@ static void try_integers(const Case *c) {
     heap_free(want);
 }
 
+/* Many small operations, queued long before the last rank comes. */
+static void try_flood(const Case *c) {
+    const int64_t n = c->n < FLOOD ? c->n : FLOOD;
+    clear(c);
+    if (rank == size - 1)
+        clock_sleep_us(LATE_US);
+    for (int64_t i = 0; i < n; i++)
+        comm_all_reduce(comm, stream, c->src + i, c->dst + i, 1, DTYPE_F32, tag_of("sum"));
+    expect(c, "all_reduce of many", 0, 0, c->sum, n);
+}
+
 static void try_length(int64_t n) {
     Case c = {.n = n, .total = n * size};
     const size_t nbytes = (size_t)(c.total + SENTINEL) * sizeof(float);
@@ -162,6 +177,7 @@ static void try_length(int64_t n) {
     for (int root = 0; root < roots; root++)
         try_rooted(&c, roots == 1 ? size - 1 : root);
     try_unrooted(&c);
+    try_flood(&c);
     try_integers(&c);
     device_free(compute, c.src);
     device_free(compute, c.dst);

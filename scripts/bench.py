@@ -17,6 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("DM_BUILD", "build/release")
 BIN = ROOT / os.environ.get("DM_BIN", "bin")
+CUDA_BUILD = ROOT / os.environ.get("DM_CUDA_BUILD", "build/release-cuda")
+STANDIN = CUDA_BUILD / "standin"
 
 BARS = {
     "gemm_vs_openblas_geomean": 0.90,
@@ -27,12 +29,23 @@ BARS = {
     "tp2_vs_1rank": 1.5,
     "saving_background": 0.87,  # a step grows by less than 15 %
 }
+# Bars from above.
+MOST = {f"launches_per_layer_{way}_{mode}": 40 for way in ("forward", "backward") for mode in ("exact", "fast")}
+MOST["launches_per_ns_group_fast"] = 20
 # One thread per rank; nothing but steps. The text is bytes, which any vocabulary of at least 256 can read.
 STEPS_ONLY = ["threads=1", "train.eval_every=0", "train.sample_every=0", "checkpoint.every=0"]
 LLAMA_60M = ["model=models/llama-60m.yaml", "batch.micro=2", "batch.seq_len=512"]
 ROUNDS = 2  # of every pair of runs that is compared
 WARM_UP = 1  # steps of a run that touch memory for the first time
 MESHES = {"1rank": (1, "mesh.shard=1"), "2ranks": (2, "mesh.shard=2"), "tp2": (2, "mesh.tp=2")}
+# One leaf of llama-124m on the CUDA stand-ins; a layer asks for the same launches whatever the vocabulary is.
+LLAMA_124M = ["device=cuda", "model=models/llama-124m.yaml", "model.vocab_size=256", "batch.micro=1", "batch.global=1",
+              "batch.seq_len=1024"]
+# What is launched in the step after its n-th mark: model.c marks forward, backward and their end, update.c the end of the
+# gradients, of their reduction, and begin and end of the update.
+FORWARD, BACKWARD, UPDATE, MARKS = 1, 2, 6, 7
+MODES = {"exact": [], "fast": ["numerics.mode=fast", "precision.compute=bf16", "precision.wire=bf16"]}
+LAYERS_124M = 12
 TRACED = 2  # the step whose collectives are timed
 
 
@@ -40,8 +53,8 @@ def fail(what: str) -> None:
     sys.exit(f"bench.py: {what}")
 
 
-def run(command: list[str]) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def run(command: list[str], **env: str) -> str:
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         fail(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -169,18 +182,67 @@ def saving(figures: dict) -> None:
     figures["checkpoint_write_mib_per_s"] = last["bytes"] / 2**20 / (last["write_ms"] * 1e-3)
 
 
+def counts_of(*overrides: str) -> dict:
+    """What a run on the stand-ins asks of the device. Its kernels do nothing."""
+    print(f"  dmuon-train on the CUDA stand-ins: {' '.join(overrides)}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="dmuon-bench-") as directory:
+        counts = Path(directory) / "counts.json"
+        run([str(CUDA_BUILD / "bin" / "dmuon-train"), "configs/kjv-one.yaml", *STEPS_ONLY, *LLAMA_124M,
+             f"run.dir={directory}/run", *overrides], LD_LIBRARY_PATH=str(STANDIN), DM_STANDIN_COUNTS=str(counts),
+            DM_STANDIN_KERNELS=str(STANDIN / "libkernels_emu.so"), DM_STANDIN_SEED="0", DM_STANDIN_SKIP_KERNELS="1")
+        return json.loads(counts.read_text())
+
+
+def launches(counts: dict, mark: int) -> dict:
+    """By kernel, from one mark of the only step to the next."""
+    groups = [f"launches after timed record {n}" for n in (mark, MARKS + 1)]
+    if groups[0] not in counts or groups[1] in counts:
+        fail("the marks of a step are not where they were")
+    return counts[groups[0]]
+
+
+def calls(counts: dict) -> int:
+    """Without those that poll: how often depends on time."""
+    return sum(n for name, n in counts["calls"].items() if not name.endswith("Query"))
+
+
+def device_work(figures: dict) -> None:
+    """Launches and calls that the host queues, as differences: what one more layer, step or matrix asks for."""
+    if not (STANDIN / "libkernels_emu.so").exists():
+        print(f"  no launches are counted: {STANDIN} is not there (make CUDA=1 all standin)", file=sys.stderr, flush=True)
+        return
+    for mode, keys in MODES.items():
+        first = {n: counts_of("train.steps=1", f"model.n_layers={n}", *keys) for n in (1, 2)}
+        second = {n: counts_of("train.steps=2", f"model.n_layers={n}", *keys) for n in (1, 2)}
+        for name, mark in (("forward", FORWARD), ("backward", BACKWARD)):
+            one, two = (sum(launches(first[n], mark).values()) for n in (1, 2))
+            figures[f"launches_per_layer_{name}_{mode}"] = two - one
+        for name, total in (("launches", lambda counts: sum(counts["kernels"].values())), ("calls", calls)):
+            one, two = (total(second[n]) - total(first[n]) for n in (1, 2))
+            figures[f"{name}_per_step_{mode}"] = one + (LAYERS_124M - 1) * (two - one)
+        figures[f"launches_per_ns_group_{mode}"] = newton_schulz_launches(keys)
+
+
+def newton_schulz_launches(keys: list[str]) -> int:
+    """Of the four square matrices of a layer, which have one owner here."""
+    down, square = "*.down_proj.weight", ["*.q_proj.weight", "*.k_proj.weight", "*.v_proj.weight", "*.o_proj.weight"]
+    before, after = (launches(counts_of("train.steps=1", "model.n_layers=1", f"optimizer.muon.match={json.dumps(match)}", *keys), UPDATE)
+                     for match in ([down], [down, *square]))
+    return sum(max(0, n - before.get(name, 0)) for name, n in after.items())  # AdamW has fewer
+
+
 def print_table(figures: dict) -> None:
     print(f"{'figure':<30} {'value':>10} {'bar':>6}  ok")
     for name, value in figures.items():
-        bar = BARS.get(name)
-        verdict = "" if bar is None else "yes" if value >= bar else "NO"
+        bar = BARS.get(name, MOST.get(name))
+        verdict = "" if bar is None else "yes" if (value <= bar if name in MOST else value >= bar) else "NO"
         shown = f"{value:.3f}" if value < 100 else f"{value:.0f}"
         print(f"{name:<30} {shown:>10} {'' if bar is None else bar:>6}  {verdict}".rstrip())
 
 
 def main() -> None:
     figures: dict[str, float] = {}
-    for part in (kernels, scaling, optimizers, publishing, saving):
+    for part in (device_work, kernels, scaling, optimizers, publishing, saving):
         part(figures)
     path = ROOT / "build" / "bench.json"
     path.write_text(json.dumps(figures, indent=2) + "\n")

@@ -275,6 +275,7 @@ static void close_stream(CudaStream *stream) {
 
 static void cuda_destroy(Device *head) {
     CudaDevice *device = cuda_device(head);
+    cuda_settle(device);
     cuda_memory_destroy(device);
     cuda_marks_destroy(device);
     cuda_products_destroy(device);

@@ -90,6 +90,7 @@ WAITS = [
             "    if (stream->queue != NULL)\n        (void)queue_wait(stream->queue, queue_mark(stream->queue));\n", "order-calls",
             after="    cuda_wait_stream(stream);\n}\n"),
     without("call-before-its-turn", CUDA, "    cuda_wait_stream(self);\n", "replicas-mpi", after="    item->fn(item->arg);\n"),
+    without("device-destroyed-too-soon", CUDA, "    cuda_settle(device);\n", "flood", after="    cuda_memory_destroy(device);\n"),
     without("call-on-compute-before-its-turn", CUDA, "    cuda_wait_stream(stream);\n", "tp-mpi", after="    fn(copy);\n"),
 ]
 STAGING = [

@@ -100,7 +100,8 @@ bool stopwatch_ms(Stopwatch *watch, int from, int to, double *ms);
 
 /* Device memory, zeroed like arena_init's. On the CPU it is host memory. */
 DM_NODISCARD Status device_arena_init(Device *device, Arena *arena, size_t nbytes, const char *what);
-void device_arena_deinit(Device *device, Arena *arena); /* nothing queued may use it */
+/* Waits for the compute stream; nothing queued on another may use it. */
+void device_arena_deinit(Device *device, Arena *arena);
 /* A block for work queued on `stream` from here on. Work queued after device_free on any stream may be given the block
  * behind the work queued on `stream` so far: all that uses it must be waited for there. */
 void *device_alloc(Stream *stream, size_t nbytes);

@@ -17,7 +17,6 @@ class Job:
     mesh: tuple[int, int, int]
     keys: tuple[str, ...] = ()
     program: str = "dmuon-train"
-    hashed: bool = True  # a hash waits for all that is under way: without one the program ends with an update queued
 
     @property
     def ranks(self):
@@ -26,7 +25,7 @@ class Job:
     @property
     def arguments(self):
         mesh = [f"mesh.{axis}={n}" for axis, n in zip(("replicate", "shard", "tp"), self.mesh)]
-        return ["device=cuda", *COMMON, f"log.every={STEPS}", f"log.params_hash_every={STEPS * self.hashed}", *mesh, *self.keys]
+        return ["device=cuda", *COMMON, f"log.every={STEPS}", f"log.params_hash_every={STEPS}", *mesh, *self.keys]
 
 
 PROGRAMS = ("order", "collectives")  # of tests/cuda
@@ -34,12 +33,9 @@ COMMON = ("threads=1", f"train.steps={STEPS}", "batch.global=8", "batch.seq_len=
 MPI, NCCL = "comm.transport=mpi", "comm.transport=nccl"
 JOBS = {
     "pair": Job((1, 2, 1), (NCCL,)),
-    "pair-unhashed": Job((1, 2, 1), (NCCL,), hashed=False),
     "replicas": Job((2, 1, 1), (NCCL,)),
     "replicas-sync": Job((2, 1, 1), (NCCL, "optimizer.muon.replicate_async=false")),
-    "hsdp": Job((2, 2, 1), (NCCL,)),
     "ddp": Job((2, 2, 1), (NCCL, "parallel.data=ddp")),
-    "shards": Job((1, 4, 1), (NCCL,)),
     "order": Job((1, 1, 1), program="order"),
     "order-calls": Job((1, 1, 1), ("calls",), program="order"),
     "flood": Job((1, 2, 1), ("nccl", "100"), program="collectives"),
@@ -96,7 +92,7 @@ WAITS = [
 STAGING = [
     without("arena-not-yet-zero", MEMORY, "    cuda_wait_stream(compute);\n", "order",
             after="    return STATUS_OK;\n}\n\nvoid cuda_arena_deinit"),
-    without("arena-freed-too-soon", MEMORY, "    cuda_settle(device);\n", "pair-unhashed", after="    if (arena->base != NULL)\n"),
+    without("arena-freed-too-soon", MEMORY, "    cuda_settle(device);\n", "order", after="    if (arena->base != NULL)\n"),
     without("block-given-out-too-soon", MEMORY, "    cuda_event_wait(stream, block->freed);\n", "order", quick=True),
     without("scratch-freed-too-soon", MEMORY,
             "        cuda_wait_stream(stream); /* kernels that were given the smaller block */\n", "pair"),

@@ -27,12 +27,14 @@ static void expect(const char *what, const float *x, float value) {
             fatal("%s: element %" PRId64 " is %g, not %g", what, i, (double)host[i], (double)value);
 }
 
-static void arena_is_zeroed(Stream *stream, float *x) {
+static void arena_is_zeroed_and_outlives_its_use(Stream *stream, float *x) {
     Arena arena;
     CHECK(device_arena_init(device, &arena, N * sizeof(float), "an arena"));
-    device_copy(stream, x, ARENA_PUSH(&arena, float, N), N * sizeof(float));
+    float *numbers = ARENA_PUSH(&arena, float, N);
+    device_copy(stream, x, numbers, N * sizeof(float));
     stream_sync(stream);
     expect("arena", x, 0.0f);
+    fill(compute, numbers, 1.0f);
     device_arena_deinit(device, &arena);
 }
 
@@ -68,7 +70,7 @@ int main(int argc, char **argv) {
     for (int round = 1; round <= ROUNDS; round++)
         for (int kind = STREAM_COMPUTE + 1; kind < STREAM_COUNT; kind++) {
             Stream *stream = device_stream(device, (StreamKind)kind);
-            arena_is_zeroed(stream, x);
+            arena_is_zeroed_and_outlives_its_use(stream, x);
             sync_waits(stream, x, (float)round);
             block_waits_for_its_last_user(stream, x, (float)(ROUNDS * kind + round));
         }

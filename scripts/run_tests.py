@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Runs every test and ends in one line `N passed, N failed, N skipped`.
 
-usage: run_tests.py UNIT_DIR PROGRAM... -- PYTEST_ARGUMENT...
-Each PROGRAM is a cmocka test; then pytest runs with the arguments after `--`. Exit 0 only when nothing failed.
+usage: run_tests.py PROGRAM... [-- BESIDE... [-- ALONE...]]
+Each PROGRAM is a cmocka test. Each BESIDE holds the arguments of one pytest; programs and pytests run two at a time, because most
+tests that start processes wait for them. Then one pytest with the arguments ALONE has the machine for itself: its tests watch times.
+Exit 0 only when nothing failed.
 """
 import re
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 
@@ -36,12 +39,14 @@ def run_unit(program, limit_s=900):
     return passed, failed, skipped
 
 
-def run_pytest(arguments):
-    """(passed, failed, skipped) of the tests that start processes."""
+def run_pytest(arguments, quietly=False):
+    """(passed, failed, skipped) of the tests that start processes; `quietly`: what it says comes at its end."""
     with tempfile.TemporaryDirectory() as tmp:
         report = Path(tmp) / "report.xml"
         done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=15", f"--junitxml={report}",
-                               *arguments])
+                               *arguments], stdout=subprocess.PIPE if quietly else None, stderr=subprocess.STDOUT if quietly else None)
+        if quietly:
+            print(f"---- {' '.join(arguments)}\n{done.stdout.decode(errors='replace')}", flush=True)
         if not report.exists():
             return 0, 1, 0
         suites = ElementTree.parse(report).getroot().iter("testsuite")
@@ -55,11 +60,29 @@ def run_pytest(arguments):
     return total - failed - skipped, failed, skipped
 
 
+def run_units(programs):
+    results = [run_unit(program) for program in programs]
+    return tuple(sum(r[i] for r in results) for i in range(3))
+
+
+def split(words):
+    """The runs of words between `--`."""
+    runs = [[]]
+    for word in words:
+        if word == "--":
+            runs.append([])
+        else:
+            runs[-1].append(word)
+    return runs
+
+
 def main():
-    at = sys.argv.index("--")
-    results = [run_unit(program) for program in sys.argv[1:at]]
-    if sys.argv[at + 1:]:
-        results.append(run_pytest(sys.argv[at + 1:]))
+    programs, beside, alone = (split(sys.argv[1:]) + [[], []])[:3]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        jobs = [pool.submit(run_units, programs), *[pool.submit(run_pytest, words.split(), True) for words in beside]]
+        results = [job.result() for job in jobs]
+    if alone:
+        results.append(run_pytest(alone))
     passed, failed, skipped = (sum(r[i] for r in results) for i in range(3))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or passed == 0 else 0

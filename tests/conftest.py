@@ -1,7 +1,11 @@
 """Makes tests/helpers.py importable from every folder of tests, and looks at every log that they leave."""
 import json
+import signal
 
 import pytest
+
+# A shell's background jobs ignore SIGINT, and so would every program started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def strict(pairs):

@@ -143,7 +143,7 @@ ifdef CUDA
 include tests/cuda_standin/rules.mk
 endif
 
-PYTEST = tests/cli "tests/cuda tests/cuda_standin" tests/dist/test_slurm.py -- tests/dist --ignore=tests/dist/test_slurm.py
+PYTEST = tests/cli "tests/cuda tests/cuda_standin" -- tests/dist
 TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(BUILD) DM_BIN=$(BINDIR) DM_CUDA_BUILD=$(CUDA_BUILD) \
            ASAN_OPTIONS=fast_unwind_on_malloc=0 \
            LSAN_OPTIONS=suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0 TSAN_OPTIONS=ignore_noninstrumented_modules=1

@@ -54,15 +54,20 @@ def test_a_second_interrupt_ends_at_once(tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_signal_in_the_start_saves_step_0(ranks, tmp_path):
-    """Sent as soon as the lock shows that the handlers are there; whatever it meets, the set is that of the last step."""
-    run = tmp_path / "run"
-    process = start(ranks, f"run.dir={run}", *mesh_keys((1, ranks)), *MANY)
-    wait_for(lambda: (run / "lock").exists(), process)
-    os.kill(process.pid, signal.SIGUSR1)
-    done = finish(process)
-    assert done.returncode == STOPPED, done.stderr
-    assert "stopped at step 0 of" in done.stderr and set_names(run) == ["step-00000000"], done.stderr
-    assert steps(run) == {}
+    """Sent as soon as the lock shows that the handlers are there; whatever it meets, the set is that of the last step. On a
+    busy machine it may meet the first step."""
+    for attempt in range(5):
+        run = tmp_path / f"run{attempt}"
+        process = start(ranks, f"run.dir={run}", *mesh_keys((1, ranks)), *MANY)
+        wait_for(lambda run=run: (run / "lock").exists(), process)
+        os.kill(process.pid, signal.SIGUSR1)
+        done = finish(process)
+        assert done.returncode == STOPPED, done.stderr
+        last = max(steps(run), default=0)
+        assert f"stopped at step {last} of" in done.stderr and set_names(run) == [f"step-{last:08d}"], done.stderr
+        if last == 0:
+            break
+    assert last == 0
     run_mesh((1, 1), run, "train.steps=3", "optimizer.schedule.kind=constant")
     run_mesh((1, 1), tmp_path / "straight", "train.steps=3", "optimizer.schedule.kind=constant")
     assert steps(run) == steps(tmp_path / "straight")

@@ -12,6 +12,7 @@
 
 #include "base/arena.h"
 #include "base/fatal.h"
+#include "base/file.h"
 #include "base/hash.h"
 
 #define MAGIC_U16 20240520
@@ -34,30 +35,16 @@ static uint32_t id_at(const unsigned char *at, int nbytes) {
     return load_u32(at);
 }
 
-static Status cut_off(const Shard *shard) {
+/* Bytes [offset, offset + nbytes) of the file. */
+static Status read_at(const Shard *shard, int64_t offset, unsigned char *buf, int64_t nbytes) {
     struct stat now;
-    if (fstat(shard->fd, &now) != 0)
-        return STATUS_FAIL(STATUS_DATA, "%s: %s", shard->path, strerror(errno));
+    const Status status = file_pread(shard->fd, buf, (size_t)nbytes, offset, shard->path, STATUS_DATA);
+    if (status == STATUS_OK || fstat(shard->fd, &now) != 0 || now.st_size >= shard->nbytes)
+        return status;
     return STATUS_FAIL(STATUS_DATA,
                        "%s has %" PRId64 " bytes, but had %" PRId64
                        " when it was opened: something cut it off since; put it back and start again",
                        shard->path, (int64_t)now.st_size, shard->nbytes);
-}
-
-/* Bytes [offset, offset + nbytes) of the file. */
-static Status read_at(const Shard *shard, int64_t offset, unsigned char *buf, int64_t nbytes) {
-    for (int64_t done = 0; done < nbytes;) {
-        const ssize_t got = pread(shard->fd, buf + done, (size_t)(nbytes - done), offset + done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return STATUS_FAIL(STATUS_DATA, "%s: cannot read byte %" PRId64 ": %s", shard->path, offset + done,
-                               strerror(errno));
-        if (got == 0)
-            return cut_off(shard);
-        done += got;
-    }
-    return STATUS_OK;
 }
 
 static Status check_file(int fd, const char *path, const char *key, int64_t *nbytes) {

@@ -1,29 +1,20 @@
 """Makes tests/helpers.py importable from every folder of tests, and looks at every log that they leave."""
-import json
 import signal
 
 import pytest
 
+from helpers import strict_json
+
 # A shell's background jobs ignore SIGINT, and so would every program started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def strict(pairs):
-    """The members of an object, none of them twice."""
-    assert len({name for name, _ in pairs}) == len(pairs), f"a name stands twice: {pairs}"
-    return dict(pairs)
-
-
-def refuse(text):
-    raise ValueError(f"{text} is not JSON")
 
 
 def check_log(path):
     """One strict JSON object per line; a process that was killed may leave a last line without its end."""
     for line in path.read_bytes().split(b"\n")[:-1]:
         try:
-            record = json.loads(line.decode(), parse_constant=refuse, object_pairs_hook=strict)
-        except (ValueError, AssertionError) as error:
+            record = strict_json(line.decode())
+        except ValueError as error:
             raise AssertionError(f"{path}: {error}: {line!r}") from error
         assert isinstance(record, dict) and "event" in record, f"{path}: {line!r}"
 
@@ -39,4 +30,4 @@ def logs_are_strict_json(request):
         if path.is_file():
             check_log(path)
     for path in top.rglob("trace-*.json"):
-        json.loads(path.read_text(), parse_constant=refuse, object_pairs_hook=strict)
+        strict_json(path.read_text())

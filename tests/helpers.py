@@ -102,15 +102,25 @@ def run_mesh(mesh, run_dir, *arguments, code=0, **options):
 # ---- the log ----
 
 
+def strict_json(text):
+    """A value without NaN or infinity, and without a name that stands twice in an object."""
+
+    def refuse(word):
+        raise ValueError(f"{word} is not JSON")
+
+    def once(pairs):
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise ValueError(f"a name stands twice: {pairs}")
+        return dict(pairs)
+
+    return json.loads(text, parse_constant=refuse, object_pairs_hook=once)
+
+
 def records(run_dir, event=None):
     """Every line is one strict JSON object."""
-
-    def refuse(text):
-        raise ValueError(f"{text} is not JSON")
-
     text = (Path(run_dir) / "log.jsonl").read_text()
     assert text.endswith("\n")
-    lines = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+    lines = [strict_json(line) for line in text.splitlines()]
     return [r for r in lines if event is None or r["event"] == event]
 
 

@@ -1,18 +1,16 @@
 """The CUDA build of this tree on the stand-ins: GPUs, the run-time library and NCCL on the CPU (tests/cuda_standin)."""
-import json
 import os
 import shutil
-import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+import helpers
+from helpers import ROOT, finish, launch, records
+
 BUILD = ROOT / os.environ.get("DM_CUDA_BUILD", "build/release-cuda")
 LIBRARIES = BUILD / "standin"
 TRAIN = BUILD / "bin" / "dmuon-train"
-LAUNCH = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none"]
 NEEDS = "the CUDA tests need a build with CUDA=1 (nvcc), which is not there"
 
 needs_build = pytest.mark.skipif(not (LIBRARIES / "libkernels_emu.so").exists(), reason=NEEDS)
@@ -29,17 +27,11 @@ def first_seed():
 
 def environment(seed=None, **extra):
     """Of a process on the stand-ins; without a seed, of one that finds the real libraries."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "DMUON_", "OMP_NUM", "DM_STANDIN"))}
-    env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    env.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
+    env = {k: v for k, v in helpers.environment().items() if not k.startswith("DM_STANDIN")}
     if seed is not None:
         env.update(LD_LIBRARY_PATH=str(LIBRARIES), DM_STANDIN_KERNELS=str(LIBRARIES / "libkernels_emu.so"), DM_STANDIN_SEED=str(seed))
     env.update({k: str(v) for k, v in extra.items()})
     return env
-
-
-def launch(ranks):
-    return [] if ranks == 1 else [*LAUNCH, "-np", str(ranks)]
 
 
 def start(ranks, run_dir, *arguments, seed=None, timeout=120, binary=TRAIN, **extra):
@@ -47,13 +39,8 @@ def start(ranks, run_dir, *arguments, seed=None, timeout=120, binary=TRAIN, **ex
     command = [*launch(ranks), str(binary), "configs/bits-tiny.yaml", f"run.dir={run_dir}", *arguments]
     process = subprocess.Popen(command, env=environment(seed, **extra), cwd=ROOT, text=True, errors="replace", stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        pytest.fail(f"{command}, seed {seed}: not done after {timeout} s\n{out}\n{err}")
-    return process.returncode, err
+    done = finish(process, timeout)
+    return done.returncode, done.stderr
 
 
 def run(ranks, run_dir, *arguments, seed=None):
@@ -65,5 +52,4 @@ def run(ranks, run_dir, *arguments, seed=None):
 
 def steps_of(run_dir):
     """{step: (bits of the loss, of the gradient norm, hash of all state)}"""
-    records = [json.loads(line) for line in (run_dir / "log.jsonl").read_text().splitlines()]
-    return {r["step"]: (r["loss_bits"], r["grad_sumsq_bits"], r["params_hash"]) for r in records if r["event"] == "step"}
+    return {r["step"]: (r["loss_bits"], r["grad_sumsq_bits"], r["params_hash"]) for r in records(run_dir, "step")}

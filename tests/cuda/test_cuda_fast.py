@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from helpers import records
 from standin import BUILD, environment, first_seed, needs_build, run, start
 
 pytestmark = needs_build
@@ -77,10 +78,6 @@ def test_tf32_runs_have_the_same_bits(reference, tmp_path):
 def test_matrices_that_stay_in_slices(tmp_path):
     one = go(tmp_path / "one", (1, 1, 2, GRAM), BF16, seed=first_seed())
     assert go(tmp_path / "two", (2, 1, 2, GRAM), BF16, seed=first_seed() + 1) == one
-
-
-def records(run_dir, event):
-    return [r for r in map(json.loads, (run_dir / "log.jsonl").read_text().splitlines()) if r["event"] == event]
 
 
 def trailer(run_dir, step):

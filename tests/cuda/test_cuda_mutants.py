@@ -1,22 +1,20 @@
 """The stand-ins are tested by what they must see: a run of the program with one wait or bracket left out has other bits than the CPU
 backend, or ends in a fault. With DM_SLOW=1 all mutants, else some that few seeds show."""
 import json
-import os
 import subprocess
 
 import pytest
 
 from cuda_mutants import COMMON, JOBS, MUTANTS, SEEDS, SHORT_HANG_S, STEPS, build
+from helpers import SLOW, records
 from standin import BUILD, TRAIN, environment, launch, needs_build, start
 
 pytestmark = needs_build
-SLOW = os.environ.get("DM_SLOW", "") not in ("", "0")
 
 
 def last_bits(run_dir):
     """Of the loss, the gradient norm and all state after the last step."""
-    records = [json.loads(line) for line in (run_dir / "log.jsonl").read_text().splitlines()]
-    (last,) = [r for r in records if r["event"] == "step" and r["step"] == STEPS]
+    (last,) = [r for r in records(run_dir, "step") if r["step"] == STEPS]
     return last["loss_bits"], last["grad_sumsq_bits"], last["params_hash"]
 
 

@@ -145,7 +145,7 @@ endif
 
 PYTEST = tests/cli "tests/cuda tests/cuda_standin" -- tests/dist
 TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(BUILD) DM_BIN=$(BINDIR) DM_CUDA_BUILD=$(CUDA_BUILD) \
-           ASAN_OPTIONS=fast_unwind_on_malloc=0 \
+           ASAN_OPTIONS=fast_unwind_on_malloc=0:verify_asan_link_order=0 \
            LSAN_OPTIONS=suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0 TSAN_OPTIONS=ignore_noninstrumented_modules=1
 
 # The CUDA backend is tested on CPUs, on stand-ins (tests/cuda_standin), in a build of its own, where its toolkit is installed.

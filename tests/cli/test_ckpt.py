@@ -1,7 +1,6 @@
 """dmuon-ckpt on checkpoints of a real run, read a second time by plain Python: formats, exit codes, exports."""
 import hashlib
 import json
-import os
 import shutil
 import struct
 import subprocess
@@ -10,25 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("DM_BIN", ROOT / "bin"))
-ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-           OMPI_MCA_btl_vader_single_copy_mechanism="none")
+from helpers import CKPT, ROOT, TRAIN, environment, launch
+
 STATE = ("momentum.", "exp_avg.", "exp_avg_sq.")
 
 
 def run(*command, timeout=120):
-    return subprocess.run([str(c) for c in command], cwd=ROOT, env=ENV, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    return subprocess.run([str(c) for c in command], cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=timeout)
 
 
 def ckpt(*arguments):
-    return run(BIN / "dmuon-ckpt", *arguments)
+    return run(CKPT, *arguments)
 
 
 def train(directory, ranks, *overrides):
-    launch = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-np", ranks] if ranks > 1 else []
-    done = run(*launch, BIN / "dmuon-train", "configs/bits-tiny.yaml", "mesh.replicate=1", f"mesh.shard={ranks}", "threads=1",
+    done = run(*launch(ranks), TRAIN, "configs/bits-tiny.yaml", "mesh.replicate=1", f"mesh.shard={ranks}", "threads=1",
                "train.steps=4", "checkpoint.every=2", f"run.dir={directory}", *overrides)
     assert done.returncode == 0, done.stderr
     return directory / "checkpoints"

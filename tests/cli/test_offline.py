@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("DMUON_TRAIN", ROOT / "bin" / "dmuon-train"))
+from helpers import ROOT, TRAIN
 
 MODEL = """family: llama
 d_model: 32
@@ -34,7 +33,7 @@ F32 = 4
 
 def run(*args, cwd=ROOT, env=None, timeout=60):
     """The finished process; text captured."""
-    return subprocess.run([BIN, *map(str, args)], cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True,
+    return subprocess.run([TRAIN, *map(str, args)], cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True,
                           timeout=timeout, check=False)
 
 

@@ -1,9 +1,12 @@
 """Runs on the stand-ins under seeded schedules have the bits of the CPU backend of the same binary: loss, binary64 gradient norm and all
 state. A row runs with two seeds: one looks at every step, one at the last only, since a hash waits for all that is under way."""
 import itertools
+import math
+import random
 
 import pytest
 
+from helpers import SLOW
 from standin import first_seed, needs_build, run, start
 
 pytestmark = needs_build
@@ -67,6 +70,19 @@ def keys_of(row):
     return mesh + [KEYS[name].format(WORDS.get(row[name], row[name])) for name in KEYS if row[name] != "-"]
 
 
+def idle(mesh, data):
+    replicate, shard, tp = sizes(mesh)
+    return {*(("gram", "buffers") if tp == 1 else ()), *(("accumulate",) if data == "ddp" else ()),
+            *(("reshard",) if data == "ddp" or shard == 1 else ()), *(("transport",) if replicate * shard * tp == 1 else ()),
+            *(("publish",) if replicate == tp == 1 and data == "fsdp" else ())}
+
+
+def possible_rows():
+    for mesh, *modes in itertools.product(MESHES, *VALUES.values()):
+        row = {"mesh": mesh, **dict(zip(VALUES, modes))}
+        yield {**row, **dict.fromkeys(idle(mesh, row["data"]), "-")}
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     return run(1, tmp_path_factory.mktemp("cpu") / "run", "device=cpu", "mesh.replicate=1", "mesh.shard=1", *JOB, *EVERY)
@@ -81,26 +97,50 @@ def test_row_has_the_bits_of_the_cpu(number, row, log, turn, reference, tmp_path
     assert steps == {n: reference[n] for n in steps} and STEPS in steps, f"DM_CUDA_SEED={first_seed()}: {steps}, not {reference}"
 
 
+# ---- the whole matrix ----
+
+MATRIX_STEPS, MATRIX_SEEDS = 10, 8
+MATRIX = ("mesh", "data", "publish", "reshard")
+
+
+def matrix_rows():
+    """Every mesh with every way to share data, weights and publish."""
+    return sorted({tuple(row[name] for name in MATRIX) for row in possible_rows()})
+
+
+def completed(fixed, turn):
+    """A row of the matrix with the other columns, every turn with other values in them."""
+    draw = random.Random(f"{fixed} {turn}")
+    mesh, data = fixed[:2]
+    row = {**dict(zip(MATRIX, fixed)), **{name: draw.choice(VALUES[name]) for name in VALUES if name not in MATRIX}}
+    return {**row, **dict.fromkeys(idle(mesh, data), "-")}
+
+
+@pytest.fixture(scope="module")
+def long_reference(tmp_path_factory):
+    keys = ("device=cpu", "mesh.replicate=1", "mesh.shard=1", *JOB, f"train.steps={MATRIX_STEPS}", *EVERY)
+    return run(1, tmp_path_factory.mktemp("cpu-long") / "run", *keys)
+
+
+@pytest.mark.skipif(not SLOW, reason="DM_SLOW=1")
+@pytest.mark.parametrize("fixed", matrix_rows(), ids="-".join)
+def test_whole_matrix_has_the_bits_of_the_cpu(fixed, long_reference, tmp_path):
+    ranks = math.prod(sizes(fixed[0]))
+    for turn in range(MATRIX_SEEDS):
+        row, seed = completed(fixed, turn), first_seed() + turn
+        log = EVERY if turn % 2 == 0 else (f"log.every={MATRIX_STEPS}", f"log.params_hash_every={MATRIX_STEPS}")
+        keys = ("device=cuda", *JOB, f"train.steps={MATRIX_STEPS}", *log, *keys_of(row))
+        steps = run(ranks, tmp_path / f"run-{turn}", *keys, seed=seed)
+        assert steps == {n: long_reference[n] for n in steps} and MATRIX_STEPS in steps, f"DM_CUDA_SEED={first_seed()}, turn {turn}: {row}"
+
+
 # ---- the table itself ----
-
-
-def idle(mesh, data):
-    replicate, shard, tp = sizes(mesh)
-    return {*(("gram", "buffers") if tp == 1 else ()), *(("accumulate",) if data == "ddp" else ()),
-            *(("reshard",) if data == "ddp" or shard == 1 else ()), *(("transport",) if replicate * shard * tp == 1 else ()),
-            *(("publish",) if replicate == tp == 1 and data == "fsdp" else ())}
 
 
 def pairs(row):
     replicate, shard, tp = sizes(row["mesh"])
     modes = [("ranks", replicate * shard * tp), *((name, row[name]) for name in KEYS if row[name] != "-")]
     return {*itertools.combinations(modes, 2), (("mesh", row["mesh"]), ("transport", row["transport"]))}
-
-
-def possible_rows():
-    for mesh, *modes in itertools.product(MESHES, *VALUES.values()):
-        row = {"mesh": mesh, **dict(zip(VALUES, modes))}
-        yield {**row, **dict.fromkeys(idle(mesh, row["data"]), "-")}
 
 
 def test_every_two_values_of_two_columns_meet():

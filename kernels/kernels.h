@@ -99,6 +99,8 @@ const KernelTable *kernels_cpu_select(void);
 typedef struct GemmPart {
     const float *a; /* trans_a ? [k,m] : [m,k], leading dimension lda (elements) */
     const float *b; /* trans_b ? [n,k] : [k,n], leading dimension ldb            */
+    const uint16_t *a_bf16, *b_bf16; /* where a or b hold bf16 values: the same ones as 16 bits, laid out alike; NULL: not
+                                        kept. Only products that take bf16 read them. */
     int64_t lda, ldb;
     int64_t k;       /* contracted elements that exist, 0 <= k <= nsegments*segment */
     int64_t segment; /* elements per segment; segment s is [s*segment, min((s+1)*segment, k)), possibly empty = +0 */
@@ -149,11 +151,12 @@ typedef struct Fill {
     float value;
 } Fill;
 
-/* dst = a + b, [n]. May alias. */
+/* dst = a + b, [n]. May alias. `rounded`: the sum is stored as the nearest bf16. */
 typedef struct Add {
     float *dst;
     const float *a, *b;
     int64_t n;
+    bool rounded;
 } Add;
 
 /* x = x * factor, [n]. */
@@ -172,6 +175,12 @@ typedef struct SumTree {
 } SumTree;
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+/* How an activation is stored: as computed, or with numerics.mode fast as the nearest bf16, see below. */
+typedef struct StoreBf16 {
+    uint16_t *bits; /* with `rounded`: its 16 bits go here too, at the indices of the f32 result; NULL: nowhere */
+    bool rounded;
+} StoreBf16;
 
 /* y[r,:] = y[r,:] + b[:]   y [rows, cols]  b [cols] */
 typedef struct BiasAdd {
@@ -211,6 +220,7 @@ typedef struct RmsnormForward {
     float *y, *rstd;
     const float *x, *w;
     int64_t rows, d;
+    StoreBf16 store; /* of y */
     float eps;
 } RmsnormForward;
 
@@ -220,6 +230,7 @@ typedef struct RmsnormBackward {
     float *dx;
     const float *dy, *x, *w, *rstd, *residual; /* residual NULL: none */
     int64_t rows, d;
+    StoreBf16 store; /* of dx */
 } RmsnormBackward;
 
 /* The gain's gradient. x, dy [tokens, heads, d], rstd [tokens, heads], dw [d].
@@ -239,6 +250,7 @@ typedef struct Rope {
     float *x;
     const float *cos, *sin;
     int64_t n, heads, d, stride, T;
+    StoreBf16 store; /* of x */
     bool inverse;
 } Rope;
 
@@ -270,6 +282,7 @@ typedef struct SwigluForward {
     float *a;
     const float *z, *u;
     int64_t n;
+    StoreBf16 store; /* of a */
 } SwigluForward;
 
 /* s = 1/(1+exp(-z)); du = da*(z*s); dz = (da*u)*fma(z, s*(1-s), s).   dz may alias z, du may alias u. */
@@ -277,6 +290,7 @@ typedef struct SwigluBackward {
     float *dz, *du;
     const float *da, *z, *u;
     int64_t n;
+    StoreBf16 store_dz, store_du; /* both rounded, or none */
 } SwigluBackward;
 
 /* Cross-entropy over a vocabulary that may be split by columns. z [n, ld], real columns [0, cols) stand for the
@@ -431,9 +445,10 @@ typedef struct Transpose {
 /* bf16(x): the nearest bf16, ties to even, beyond the largest one infinity; subnormals are rounded like any number, a
  * NaN stays a NaN (quiet, its sign and the upper part of its payload kept). */
 
-/* y = f32(bf16(x)), [n].   y may alias x. */
+/* y = f32(bf16(x)) and, unless NULL, bits = bf16(x), [n].   y may alias x. */
 typedef struct RoundBf16 {
     float *y;
+    uint16_t *bits;
     const float *x;
     int64_t n;
 } RoundBf16;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/cpu/split.h"
+#include "kernels/cpu/store.h"
 
 static void copy_rows(const void *args, int64_t begin, int64_t end) {
     const Copy *a = args;
@@ -46,6 +47,8 @@ static void add_range(const void *args, int64_t begin, int64_t end) {
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; i++)
         dst[i] = x[i] + y[i];
+    if (a->rounded)
+        store_rounded(dst, begin, end);
 }
 
 void ISA_NAME(add)(const KernelCtx *ctx, const void *args) {

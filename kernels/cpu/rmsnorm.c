@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/split.h"
+#include "kernels/cpu/store.h"
 
 static float sum_of_squares(const float *restrict x, int64_t n) {
     float lane[LANES] = {0};
@@ -28,6 +29,7 @@ static void forward_rows(const void *args, int64_t begin, int64_t end) {
 #pragma GCC ivdep
         for (int64_t c = 0; c < d; c++)
             y[c] = (x[c] * rstd) * w[c];
+        store_bf16(&a->store, a->y, r * d, (r + 1) * d);
     }
 }
 
@@ -63,6 +65,7 @@ static void backward_rows(const void *args, int64_t begin, int64_t end) {
             const float v = rstd * (dy[c] * w[c] - (x[c] * rstd) * mean);
             dx[c] = residual == NULL ? v : residual[c] + v;
         }
+        store_bf16(&a->store, a->dx, r * d, (r + 1) * d);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "kernels/cpu/split.h"
+#include "kernels/cpu/store.h"
 
 static void rotate_head(float *restrict x0, float *restrict x1, const float *restrict cosine,
                         const float *restrict sine, int64_t half, float sign) {
@@ -24,6 +25,7 @@ static void rotate_tokens(const void *args, int64_t begin, int64_t end) {
             float *x = a->x + i * a->stride + h * a->d;
             rotate_head(x, x + half, a->cos + row, a->sin + row, half, a->inverse ? -1.0f : 1.0f);
         }
+        store_bf16(&a->store, a->x, i * a->stride, i * a->stride + a->heads * a->d);
     }
 }
 

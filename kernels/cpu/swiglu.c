@@ -2,7 +2,7 @@
 #include "kernels/cpu/isa.h"
 
 #include "kernels/cpu/split.h"
-#include "kernels/exact_math.h"
+#include "kernels/cpu/store.h"
 
 #define COST 16 /* an exponential and a division, in elements of a plain addition */
 
@@ -13,6 +13,7 @@ static void forward_range(const void *args, int64_t begin, int64_t end) {
 #pragma GCC ivdep
     for (int64_t i = begin; i < end; i++)
         a[i] = exact_swiglu(z[i], u[i]);
+    store_bf16(&p->store, a, begin, end);
 }
 
 void ISA_NAME(swiglu_forward)(const KernelCtx *ctx, const void *args) {
@@ -29,6 +30,8 @@ static void backward_range(const void *args, int64_t begin, int64_t end) {
         dz[i] = grad.dz;
         du[i] = grad.du;
     }
+    store_bf16(&p->store_dz, dz, begin, end);
+    store_bf16(&p->store_du, du, begin, end);
 }
 
 void ISA_NAME(swiglu_backward)(const KernelCtx *ctx, const void *args) {

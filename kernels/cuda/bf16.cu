@@ -1,10 +1,11 @@
 /* Between binary32 and bf16, element by element. */
 #include "kernels/cuda/grid.h"
-#include "kernels/exact_math.h"
+#include "kernels/cuda/store.h"
 
 __global__ void round_bf16_kernel(RoundBf16 a) {
+    const StoreBf16 store = {a.bits, true};
     for (int64_t i = flat_begin(); i < flat_end(a.n); i += blockDim.x)
-        a.y[i] = exact_from_bf16(exact_bf16(a.x[i]));
+        a.y[i] = store_bf16(store, i, a.x[i]);
 }
 
 GRID_FLAT_ENTRY(round_bf16, RoundBf16)

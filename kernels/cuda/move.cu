@@ -1,5 +1,6 @@
 /* Copy, fill, add, scale, transpose. In-place calls alias exactly, element on element. */
 #include "kernels/cuda/grid.h"
+#include "kernels/cuda/store.h"
 
 __global__ void copy_kernel(Copy a) {
     const int64_t r = matrix_row();
@@ -37,7 +38,7 @@ GRID_FLAT_ENTRY(fill, Fill)
 
 __global__ void add_kernel(Add a) {
     for (int64_t i = flat_begin(); i < flat_end(a.n); i += blockDim.x)
-        a.dst[i] = a.a[i] + a.b[i];
+        a.dst[i] = store_rounded(a.rounded, a.a[i] + a.b[i]);
 }
 
 GRID_FLAT_ENTRY(add, Add)

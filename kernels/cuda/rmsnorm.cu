@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/lanes.h"
+#include "kernels/cuda/store.h"
 #include "kernels/cuda/tree.h"
 
 /* One warp per row. y may be x: a lane writes only what it alone reads, after the fold. */
@@ -12,7 +13,6 @@ __global__ void rmsnorm_forward_kernel(RmsnormForward a) {
     if (r >= a.rows)
         return;
     const float *x = a.x + r * a.d;
-    float *y = a.y + r * a.d;
     float squares = 0.0f;
     for (int64_t c = lane; c < a.d; c += LANES)
         squares = fmaf(x[c], x[c], squares);
@@ -20,7 +20,7 @@ __global__ void rmsnorm_forward_kernel(RmsnormForward a) {
     if (lane == 0)
         a.rstd[r] = rstd;
     for (int64_t c = lane; c < a.d; c += LANES)
-        y[c] = (x[c] * rstd) * a.w[c];
+        a.y[r * a.d + c] = store_bf16(a.store, r * a.d + c, (x[c] * rstd) * a.w[c]);
 }
 
 void rmsnorm_forward_cuda(const KernelCtx *ctx, const void *args) {
@@ -45,7 +45,8 @@ __global__ void rmsnorm_backward_kernel(RmsnormBackward a) {
     const float mean = lanes_fold(products) / static_cast<float>(a.d);
     for (int64_t c = lane; c < a.d; c += LANES) {
         const float v = rstd * (dy[c] * a.w[c] - (x[c] * rstd) * mean);
-        a.dx[r * a.d + c] = a.residual == nullptr ? v : a.residual[r * a.d + c] + v;
+        const float sum = a.residual == nullptr ? v : a.residual[r * a.d + c] + v;
+        a.dx[r * a.d + c] = store_bf16(a.store, r * a.d + c, sum);
     }
 }
 

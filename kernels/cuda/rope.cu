@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/cuda/grid.h"
+#include "kernels/cuda/store.h"
 
 /* A thread turns pairs of one token: pair c is pair c mod d/2 of head c / (d/2). */
 __global__ void rope_kernel(Rope a) {
@@ -13,11 +14,11 @@ __global__ void rope_kernel(Rope a) {
     const float sign = a.inverse ? -1.0f : 1.0f;
     for (int64_t c = matrix_column(); c < a.heads * half; c += matrix_step()) {
         const unsigned head = static_cast<unsigned>(c) / half, j = static_cast<unsigned>(c) % half;
-        float *x = a.x + i * a.stride + head * a.d + j;
-        const float x0 = x[0], x1 = x[half];
+        const int64_t at = i * a.stride + head * a.d + j;
+        const float x0 = a.x[at], x1 = a.x[at + half];
         const float cosine = a.cos[row + j], sine = sign * a.sin[row + j];
-        x[0] = fmaf(-x1, sine, x0 * cosine);
-        x[half] = fmaf(x0, sine, x1 * cosine);
+        a.x[at] = store_bf16(a.store, at, fmaf(-x1, sine, x0 * cosine));
+        a.x[at + half] = store_bf16(a.store, at + half, fmaf(x0, sine, x1 * cosine));
     }
 }
 

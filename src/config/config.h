@@ -159,6 +159,9 @@ int config_lowered_segments(const Config *config);
 
 /* Whether every reader of a weight gets it rounded to bf16: what `compute` or `wire` bf16 mean for weights. */
 bool config_rounds_weights(const Config *config);
+/* Whether products may take bf16 operands: what they read is then kept as 16 bits beside its f32 values. A CPU's do
+ * not. */
+bool config_keeps_bits(const Config *config);
 
 /* The effective configuration as YAML that config_load reads back to the same struct (model inlined). */
 void config_dump_yaml(const Config *config, Str *out);

@@ -17,6 +17,10 @@ bool config_rounds_weights(const Config *config) {
     return config->precision.compute == COMPUTE_BF16 || config->precision.wire == WIRE_BF16;
 }
 
+bool config_keeps_bits(const Config *config) {
+    return config->precision.compute == COMPUTE_BF16 && strcmp(config->device, "cpu") != 0;
+}
+
 static bool tp_fits(const Config *config, int64_t tp) {
     const ModelConfig *model = &config->model;
     return model->n_heads % tp == 0 && model->n_kv_heads % tp == 0 && model->d_ff % tp == 0 &&

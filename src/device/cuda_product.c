@@ -63,11 +63,11 @@ Status cuda_pin_products(Device *head, const ProductList *list, const void *choi
 
 /* ---- one product ---- */
 
-/* A part's operand as it is stored, and where it goes. */
+/* A part's operand as it is stored. */
 typedef struct Operand {
     const float *x;
     int64_t rows, cols, stride, step;
-    bool in_place; /* it is read where it is */
+    const void *in_place; /* in the product's type, fit to be read where it is; NULL: it is packed first */
 } Operand;
 
 typedef struct Product {
@@ -80,27 +80,30 @@ typedef struct Product {
     char *a, *b; /* scratch for operands */
 } Product;
 
-static bool aligned(const void *at, int64_t stride, int64_t step) {
-    return (uintptr_t)at % GEMM_CUDA_ALIGN == 0 && (stride | step) % (GEMM_CUDA_ALIGN / (int64_t)sizeof(float)) == 0;
+static bool aligned(const void *at, int64_t stride, int64_t step, OperandType type) {
+    const int64_t unit = GEMM_CUDA_ALIGN / (int64_t)gemm_cuda_element(type);
+    return (uintptr_t)at % GEMM_CUDA_ALIGN == 0 && (stride | step) % unit == 0;
 }
 
-static Operand operand_of(const Product *p, const float *x, int64_t rows, int64_t cols, int64_t stride, int64_t step) {
-    const bool in_place = p->type == OPERAND_F32 && aligned(x, stride, p->batch > 1 ? step : 0);
-    return (Operand){x, rows, cols, stride, step, in_place};
+static const void *ready_made(const Product *p, const float *x, const uint16_t *bf16, int64_t stride, int64_t step) {
+    const void *at = p->type == OPERAND_F32 ? (const void *)x : p->type == OPERAND_BF16 ? bf16 : NULL;
+    return aligned(at, stride, p->batch > 1 ? step : 0, p->type) ? at : NULL;
 }
 
 static Operand operand_a(const Product *p, const GemmPart *part) {
     const bool t = p->gemm->trans_a;
-    return operand_of(p, part->a, t ? part->k : p->gemm->m, t ? p->gemm->m : part->k, part->lda, part->stride_a);
+    return (Operand){part->a,   t ? part->k : p->gemm->m, t ? p->gemm->m : part->k,
+                     part->lda, part->stride_a,           ready_made(p, part->a, part->a_bf16, part->lda, part->stride_a)};
 }
 
 static Operand operand_b(const Product *p, const GemmPart *part) {
     const bool t = p->gemm->trans_b;
-    return operand_of(p, part->b, t ? p->gemm->n : part->k, t ? part->k : p->gemm->n, part->ldb, part->stride_b);
+    return (Operand){part->b,   t ? p->gemm->n : part->k, t ? part->k : p->gemm->n,
+                     part->ldb, part->stride_b,           ready_made(p, part->b, part->b_bf16, part->ldb, part->stride_b)};
 }
 
 static size_t operand_nbytes(const Product *p, const Operand *o) {
-    if (o->in_place)
+    if (o->in_place != NULL)
         return 0;
     const int64_t nelem = p->batch * o->rows * gemm_cuda_stride(o->cols, p->type);
     return ((size_t)nelem * gemm_cuda_element(p->type) + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
@@ -108,8 +111,8 @@ static size_t operand_nbytes(const Product *p, const Operand *o) {
 
 static GemmPlace prepare(const Product *p, const Operand *o, char *scratch) {
     const int64_t stride = gemm_cuda_stride(o->cols, p->type);
-    if (o->in_place)
-        return (GemmPlace){(void *)(uintptr_t)o->x, o->stride, o->step};
+    if (o->in_place != NULL)
+        return (GemmPlace){(void *)(uintptr_t)o->in_place, o->stride, o->step};
     operand_pack_cuda(p->ctx, &(OperandPack){.dst = scratch,
                                              .src = o->x,
                                              .rows = o->rows,
@@ -160,7 +163,7 @@ static void run_part(const Product *p, const GemmPart *part, bool accumulate) {
 static void place(Product *p) {
     const Gemm *gemm = p->gemm;
     const int64_t stride = gemm_cuda_stride(gemm->n, OPERAND_F32);
-    const bool direct = aligned(gemm->c, gemm->ldc, p->batch > 1 ? gemm->stride_c : 0);
+    const bool direct = aligned(gemm->c, gemm->ldc, p->batch > 1 ? gemm->stride_c : 0, OPERAND_F32);
     size_t a_nbytes = 0, b_nbytes = 0;
     for (int i = 0; i < gemm->nparts; i++) {
         const Operand a = operand_a(p, &gemm->part[i]), b = operand_b(p, &gemm->part[i]);

@@ -5,10 +5,14 @@ static float *push(Arena *arena, int64_t count) {
     return ARENA_PUSH(arena, float, count);
 }
 
+static Operand push_operand(Arena *arena, const Leaf *leaf, int64_t count) {
+    return (Operand){.x = push(arena, count), .bits = leaf->bits ? ARENA_PUSH(arena, uint16_t, count) : NULL};
+}
+
 static void attention_layout(LayerActs *a, const Leaf *leaf, Arena *arena) {
     const int64_t N = leaf_tokens(leaf), D = leaf->shape->D;
     const int64_t H = leaf->local.H, K = leaf->local.K;
-    a->h = push(arena, N * leaf->shape->C);
+    a->h = push_operand(arena, leaf, N * leaf->shape->C);
     a->rstd = push(arena, N);
     if (leaf->shape->qk_norm) {
         a->q_raw = push(arena, N * H * D);
@@ -21,25 +25,25 @@ static void attention_layout(LayerActs *a, const Leaf *leaf, Arena *arena) {
     a->v = push(arena, N * K * D);
     a->att_max = push(arena, N * H);
     a->att_sum = push(arena, N * H);
-    a->o = push(arena, N * H * D);
+    a->o = push_operand(arena, leaf, N * H * D);
 }
 
 static void mlp_layout(LayerActs *a, const Leaf *leaf, Arena *arena) {
     const int64_t N = leaf_tokens(leaf), C = leaf->shape->C, F = leaf->local.F;
     a->x1 = push(arena, N * C);
-    a->h2 = push(arena, N * C);
+    a->h2 = push_operand(arena, leaf, N * C);
     a->rstd2 = push(arena, N);
-    a->gate = push(arena, N * F);
-    a->up = push(arena, N * F);
-    a->a = push(arena, N * F);
+    a->gate = push_operand(arena, leaf, N * F);
+    a->up = push_operand(arena, leaf, N * F);
+    a->a = push_operand(arena, leaf, N * F);
 }
 
 static void head_layout(HeadActs *head, const Leaf *leaf, Arena *arena) {
     const int64_t N = leaf_tokens(leaf), C = leaf->shape->C;
     head->x = push(arena, N * C);
-    head->h = push(arena, N * C);
+    head->h = push_operand(arena, leaf, N * C);
     head->rstd = push(arena, N);
-    head->logits = push(arena, N * leaf->local.V);
+    head->logits = push_operand(arena, leaf, N * leaf->local.V);
     head->max = push(arena, N);
     head->sum = push(arena, N);
     head->z_t = push(arena, N);
@@ -53,13 +57,13 @@ static void head_layout(HeadActs *head, const Leaf *leaf, Arena *arena) {
 
 static void scratch_layout(Scratch *s, const Leaf *leaf, Arena *arena) {
     const int64_t N = leaf_tokens(leaf), C = leaf->shape->C, D = leaf->shape->D;
-    s->dx = push(arena, N * C);
+    s->dx = push_operand(arena, leaf, N * C);
     s->y = push(arena, N * C);
     s->da = push(arena, N * leaf->local.F);
     s->d_o = push(arena, N * leaf->local.H * D);
-    s->dq = push(arena, N * leaf->local.H * D);
-    s->dk = push(arena, N * leaf->local.K * D);
-    s->dv = push(arena, N * leaf->local.K * D);
+    s->dq = push_operand(arena, leaf, N * leaf->local.H * D);
+    s->dk = push_operand(arena, leaf, N * leaf->local.K * D);
+    s->dv = push_operand(arena, leaf, N * leaf->local.K * D);
 }
 
 void activations_layout(Activations *acts, const Leaf *leaf, bool recompute, Arena *arena) {

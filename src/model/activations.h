@@ -9,26 +9,29 @@
 #include "base/arena.h"
 #include "model/leaf.h"
 
-/* Of one decoder layer. N = B*T tokens; H, K, F this rank's. */
+/* Of one decoder layer. N = B*T tokens; H, K, F this rank's. Operands are what products read. */
 typedef struct LayerActs {
     float *x;                 /* [N,C] input                                               */
-    float *h, *rstd;          /* [N,C], [N] after input_layernorm                          */
+    Operand h;                /* [N,C] after input_layernorm                               */
+    float *rstd;              /* [N]                                                       */
     float *q_raw, *k_raw;     /* [N,H*D], [N,K*D] before q_norm, k_norm; NULL without them */
     float *rstd_q, *rstd_k;   /* [N,H], [N,K]                                              */
     float *q, *k, *v;         /* [N,H*D], [N,K*D] as attention takes them                  */
     float *att_max, *att_sum; /* [B,H,T]                                                   */
-    float *o;                 /* [N,H*D]                                                   */
+    Operand o;                /* [N,H*D]                                                   */
     float *x1;                /* [N,C] after attention's residual                          */
-    float *h2, *rstd2;        /* [N,C], [N] after post_attention_layernorm                 */
-    float *gate, *up;         /* [N,F]; the backward writes their gradients over them      */
-    float *a;                 /* [N,F] SwiGLU's output                                     */
+    Operand h2;               /* [N,C] after post_attention_layernorm                      */
+    float *rstd2;             /* [N]                                                       */
+    Operand gate, up;         /* [N,F]; the backward writes their gradients over them, which are the operands */
+    Operand a;                /* [N,F] SwiGLU's output                                     */
 } LayerActs;
 
 /* Of the final norm, the head and the loss. */
 typedef struct HeadActs {
     float *x;               /* [N,C] the last layer's output                              */
-    float *h, *rstd;        /* [N,C], [N] after the final norm                            */
-    float *logits;          /* [N,V], columns [0, vocab) are defined; then their gradient */
+    Operand h;              /* [N,C] after the final norm                                 */
+    float *rstd;            /* [N]                                                        */
+    Operand logits;         /* [N,V], columns [0, vocab) are defined; then their gradient, which is the operand */
     float *max, *sum, *z_t; /* [N]                                                        */
     float *parts;           /* [tp][2][N] every rank's maxima and target logits, under tp     */
     float *all_logits;      /* [V] of one row, under tp                                       */
@@ -39,11 +42,12 @@ typedef struct HeadActs {
 
 /* Gradients in flight, shared by all layers. */
 typedef struct Scratch {
-    float *dx;       /* [N,C] of the residual stream                              */
-    float *y;        /* [N,C] a projection's output or a norm's output's gradient */
-    float *da;       /* [N,F]                                                     */
-    float *d_o, *dq; /* [N,H*D]                                                   */
-    float *dk, *dv;  /* [N,K*D]                                                   */
+    Operand dx;     /* [N,C] of the residual stream                              */
+    float *y;       /* [N,C] a projection's output or a norm's output's gradient */
+    float *da;      /* [N,F]                                                     */
+    float *d_o;     /* [N,H*D]                                                   */
+    Operand dq;     /* [N,H*D]                                                   */
+    Operand dk, dv; /* [N,K*D]                                                   */
 } Scratch;
 
 typedef struct Activations {

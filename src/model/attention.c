@@ -29,9 +29,9 @@ static LinearDims head_dims(const Leaf *leaf, int64_t heads) {
     return linear_dims(leaf_tokens(leaf), heads * leaf->shape->D, leaf->shape->C);
 }
 
-static void rotate(const Leaf *leaf, float *x, int64_t heads, bool inverse) {
+static void rotate(const Leaf *leaf, Operand x, int64_t heads, bool inverse) {
     const int64_t D = leaf->shape->D;
-    ops_rope(leaf->stream, (Rope){.x = x,
+    ops_rope(leaf->stream, (Rope){.x = x.x,
                                   .cos = leaf->rope.cos,
                                   .sin = leaf->rope.sin,
                                   .n = leaf_tokens(leaf),
@@ -39,13 +39,13 @@ static void rotate(const Leaf *leaf, float *x, int64_t heads, bool inverse) {
                                   .d = D,
                                   .stride = heads * D,
                                   .T = leaf->T,
+                                  .store = leaf_store(leaf, x),
                                   .inverse = inverse});
-    leaf_stored(leaf, x, leaf_tokens(leaf) * heads * D);
 }
 
 static Norm head_norm(const Leaf *leaf, const UnitParams *p, Heads heads) {
     return (Norm){.x = heads.raw,
-                  .gain = p->value[heads.norm],
+                  .gain = p->value[heads.norm].x,
                   .rstd = heads.rstd,
                   .tokens = leaf_tokens(leaf),
                   .heads = heads.count,
@@ -54,28 +54,28 @@ static Norm head_norm(const Leaf *leaf, const UnitParams *p, Heads heads) {
                   .cut_heads = true};
 }
 
-static void heads_forward(const Leaf *leaf, const UnitParams *p, const float *h, Heads heads) {
+static void heads_forward(const Leaf *leaf, const UnitParams *p, Operand h, Heads heads) {
     float *projected = heads.raw != NULL ? heads.raw : heads.x;
-    linear_forward(leaf, head_dims(leaf, heads.count), projected, h, p->value[heads.weight], p->value[heads.bias]);
+    linear_forward(leaf, head_dims(leaf, heads.count), projected, h, p->value[heads.weight], p->value[heads.bias].x);
     if (heads.raw != NULL)
-        norm_forward(leaf, head_norm(leaf, p, heads), heads.x);
-    rotate(leaf, heads.x, heads.count, false);
+        norm_forward(leaf, head_norm(leaf, p, heads), leaf_only(heads.x));
+    rotate(leaf, leaf_only(heads.x), heads.count, false);
 }
 
 /* The gradients of a projection's weight and bias from that of its output. */
-static void projection_grads(const Leaf *leaf, const UnitParams *p, const float *dy, const float *h, Heads heads) {
+static void projection_grads(const Leaf *leaf, const UnitParams *p, Operand dy, Operand h, Heads heads) {
     const LinearDims dims = head_dims(leaf, heads.count);
     linear_weight_grad(leaf, dims, p->grad[heads.weight], dy, h);
     if (p->grad[heads.bias] != NULL)
         ops_bias_grad(leaf->stream,
-                      (BiasGrad){.db = p->grad[heads.bias], .dy = dy, .rows = dims.rows, .cols = dims.out});
+                      (BiasGrad){.db = p->grad[heads.bias], .dy = dy.x, .rows = dims.rows, .cols = dims.out});
 }
 
 /* dx: in the gradient of what attention took, out that of the projection's output. */
-static void heads_backward(const Leaf *leaf, const UnitParams *p, float *dx, const float *h, Heads heads) {
+static void heads_backward(const Leaf *leaf, const UnitParams *p, Operand dx, Operand h, Heads heads) {
     rotate(leaf, dx, heads.count, true);
     if (heads.raw != NULL)
-        norm_backward(leaf, head_norm(leaf, p, heads), dx, dx, NULL, p->grad[heads.norm]);
+        norm_backward(leaf, head_norm(leaf, p, heads), dx, dx.x, NULL, p->grad[heads.norm]);
     projection_grads(leaf, p, dx, h, heads);
 }
 
@@ -87,8 +87,8 @@ void attention_forward(const Leaf *leaf, const UnitParams *params, const LayerAc
     const int64_t D = leaf->shape->D, H = leaf->local.H, K = leaf->local.K;
     heads_forward(leaf, params, acts->h, query_heads(leaf, acts));
     heads_forward(leaf, params, acts->h, key_heads(leaf, acts));
-    linear_forward(leaf, head_dims(leaf, K), acts->v, acts->h, params->value[SLOT_V], params->value[SLOT_V_BIAS]);
-    ops_attention_forward(leaf->stream, (AttentionForward){.o = acts->o,
+    linear_forward(leaf, head_dims(leaf, K), acts->v, acts->h, params->value[SLOT_V], params->value[SLOT_V_BIAS].x);
+    ops_attention_forward(leaf->stream, (AttentionForward){.o = acts->o.x,
                                                            .max = acts->att_max,
                                                            .sum = acts->att_sum,
                                                            .q = acts->q,
@@ -110,14 +110,14 @@ void attention_forward(const Leaf *leaf, const UnitParams *params, const LayerAc
 
 static void scores_backward(const Leaf *leaf, const LayerActs *acts, const Scratch *scratch) {
     const int64_t D = leaf->shape->D, H = leaf->local.H, K = leaf->local.K;
-    ops_attention_backward(leaf->stream, (AttentionBackward){.dq = scratch->dq,
-                                                             .dk = scratch->dk,
-                                                             .dv = scratch->dv,
+    ops_attention_backward(leaf->stream, (AttentionBackward){.dq = scratch->dq.x,
+                                                             .dk = scratch->dk.x,
+                                                             .dv = scratch->dv.x,
                                                              .d_o = scratch->d_o,
                                                              .q = acts->q,
                                                              .k = acts->k,
                                                              .v = acts->v,
-                                                             .o = acts->o,
+                                                             .o = acts->o.x,
                                                              .max = acts->att_max,
                                                              .sum = acts->att_sum,
                                                              .B = leaf->B,

@@ -14,7 +14,7 @@ static LinearDims logit_dims(const Leaf *leaf, int64_t rows) {
 void head_logits(const Leaf *leaf, HeadParams params, const HeadActs *acts, int64_t first, int64_t rows) {
     const float *x = acts->x + first * leaf->shape->C;
     norm_forward(leaf, norm_over_width(leaf, x, params.gain, acts->rstd, rows), acts->h);
-    linear_logits(leaf, logit_dims(leaf, rows), acts->logits, acts->h, params.weight);
+    linear_logits(leaf, logit_dims(leaf, rows), acts->logits.x, acts->h, params.weight);
 }
 
 /* The maximum of each row and its target's logit; of a cut vocabulary every rank finds its own and selects among all.
@@ -26,7 +26,7 @@ static void row_maxima(const Leaf *leaf, const HeadActs *acts, const int32_t *ta
     float *mine = ranks > 1 ? acts->parts + 2 * N * comm_rank(leaf->tp) : NULL;
     ops_loss_max(leaf->stream, (LossMax){.max = mine ? mine : acts->max,
                                          .z_t = mine ? mine + N : acts->z_t,
-                                         .z = acts->logits,
+                                         .z = acts->logits.x,
                                          .target = targets,
                                          .n = N,
                                          .ld = local->V,
@@ -50,7 +50,7 @@ static void row_sums(const Leaf *leaf, const HeadActs *acts) {
     const LocalShape *local = &leaf->local;
     const int64_t N = leaf_tokens(leaf);
     ops_loss_sum(leaf->stream, (LossSum){.sum = acts->sum,
-                                         .z = acts->logits,
+                                         .z = acts->logits.x,
                                          .max = acts->max,
                                          .n = N,
                                          .ld = local->V,
@@ -66,7 +66,7 @@ void head_token_loss(const Leaf *leaf, const HeadActs *acts, const int32_t *targ
     row_maxima(leaf, acts, targets);
     row_sums(leaf, acts);
     ops_loss_grad(leaf->stream, (LossGrad){.loss = acts->token_loss,
-                                           .z = acts->logits,
+                                           .z = acts->logits.x,
                                            .max = acts->max,
                                            .sum = acts->sum,
                                            .z_t = acts->z_t,
@@ -99,15 +99,15 @@ void head_window_sums(const Leaf *leaf, const HeadActs *acts) {
 const float *head_whole_logits(const Leaf *leaf, const HeadActs *acts) {
     const int64_t V = leaf->local.V;
     if (comm_size(leaf->tp) == 1)
-        return acts->logits;
-    comm_all_gather(leaf->tp, leaf->stream, acts->logits, acts->all_logits, V, DTYPE_F32,
+        return acts->logits.x;
+    comm_all_gather(leaf->tp, leaf->stream, acts->logits.x, acts->all_logits, V, DTYPE_F32,
                     leaf_tag(leaf, "tp logits", V * comm_size(leaf->tp)));
     return acts->all_logits;
 }
 
 static void logits_backward(const Leaf *leaf, const HeadActs *acts, const int32_t *targets) {
-    ops_loss_grad(leaf->stream, (LossGrad){.dz = acts->logits,
-                                           .z = acts->logits,
+    ops_loss_grad(leaf->stream, (LossGrad){.dz = acts->logits.x,
+                                           .z = acts->logits.x,
                                            .max = acts->max,
                                            .sum = acts->sum,
                                            .z_t = acts->z_t,

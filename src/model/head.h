@@ -9,7 +9,8 @@
 
 /* The final norm's gain [C] and the head's weight [V,C], which a tied model takes from the embedding. */
 typedef struct HeadParams {
-    const float *gain, *weight;
+    const float *gain;
+    Operand weight;
     float *dgain, *dweight;
 } HeadParams;
 

@@ -22,7 +22,7 @@ LocalShape local_shape(const ModelShape *shape, int tp_size, int tp_rank) {
     };
 }
 
-void leaf_stored(const Leaf *leaf, float *x, int64_t n) {
+void leaf_stored(const Leaf *leaf, Operand y, int64_t n) {
     if (leaf->bf16)
-        ops_round_bf16(leaf->stream, (RoundBf16){.y = x, .x = x, .n = n});
+        ops_round_bf16(leaf->stream, (RoundBf16){.y = y.x, .bits = y.bits, .x = y.x, .n = n});
 }

@@ -30,12 +30,29 @@ typedef struct Leaf {
     int64_t B, T;
     bool counted; /* in a step: its messages count as traffic                        */
     bool bf16;    /* precision.compute: what is stored for a later operation is bf16 */
+    bool bits;    /* with bf16: what products read is kept as 16 bits too            */
 } Leaf;
 
-/* Ends every operation whose result is an activation or the gradient of one: with `bf16` x [n] is rounded, whatever
- * kernel made it. Values stay in f32 memory. Statistics, logits, losses and gradients of weights do not pass here; a
- * looked-up row does not need to, since the residency has rounded the weights. */
-void leaf_stored(const Leaf *leaf, float *x, int64_t n);
+/* What products read: x, and with Leaf.bits the same bf16 values as 16 bits, laid out alike; else NULL. */
+typedef struct Operand {
+    float *x;
+    uint16_t *bits;
+} Operand;
+
+/* With `bf16` every activation and every gradient of one is rounded where it is stored, in f32 memory. Elementwise
+ * kernels do it themselves, told by leaf_store; leaf_stored ends operations whose kernels do not: products and
+ * attention. Statistics, logits, losses and gradients of weights are not rounded; a looked-up row does not need it,
+ * since the residency has rounded the weights. */
+void leaf_stored(const Leaf *leaf, Operand y, int64_t n);
+
+static inline StoreBf16 leaf_store(const Leaf *leaf, Operand y) {
+    return (StoreBf16){.bits = y.bits, .rounded = leaf->bf16};
+}
+
+/* A result that no product reads. */
+static inline Operand leaf_only(float *x) {
+    return (Operand){.x = x};
+}
 
 /* The tag of a message of `nelem` floats over tp. */
 static inline CommTag leaf_tag(const Leaf *leaf, const char *what, int64_t nelem) {
@@ -49,7 +66,7 @@ static inline int64_t leaf_tokens(const Leaf *leaf) {
 /* A unit's tensors by slot, read from the residency between acquire and release. NULL where the unit has no such slot.
  */
 typedef struct UnitParams {
-    const float *value[SLOT_COUNT];
+    Operand value[SLOT_COUNT]; /* read only */
     float *grad[SLOT_COUNT];
 } UnitParams;
 

@@ -37,7 +37,8 @@ static Leaf leaf_of(const ModelOptions *options) {
                   .local = local_shape(shape, tp_size, tp_rank),
                   .B = options->B,
                   .T = options->T,
-                  .bf16 = options->bf16};
+                  .bf16 = options->bf16,
+                  .bits = options->bits};
 }
 
 static void model_layout(Leaf *leaf, Activations *acts, bool recompute, Arena *arena) {
@@ -103,7 +104,7 @@ static UnitParams unit_params(const Model *m, int unit) {
         const Param *row = &m->params->row[i];
         if (row->unit != unit)
             continue;
-        p.value[row->slot] = m->residency->value[i];
+        p.value[row->slot] = (Operand){.x = m->residency->value[i], .bits = m->residency->bits[i]};
         p.grad[row->slot] = m->residency->grad[i];
     }
     return p;
@@ -114,7 +115,7 @@ static HeadParams head_params(const Model *m) {
     const bool tied = m->leaf.shape->tied;
     const UnitParams matrix = tied ? unit_params(m, 0) : own;
     const Slot slot = tied ? SLOT_EMBED : SLOT_HEAD;
-    return (HeadParams){.gain = own.value[SLOT_FINAL_NORM],
+    return (HeadParams){.gain = own.value[SLOT_FINAL_NORM].x,
                         .weight = matrix.value[slot],
                         .dgain = own.grad[SLOT_FINAL_NORM],
                         .dweight = matrix.grad[slot]};
@@ -137,7 +138,7 @@ static float *layer_output(const Model *m, int index) {
 static void forward_embedding(const Model *m, const Leaf *leaf) {
     unit_acquire(m, 0, false);
     const int64_t begin = clock_ns();
-    embedding_forward(leaf, m->acts.layer[0].x, unit_params(m, 0).value[SLOT_EMBED], m->acts.ids);
+    embedding_forward(leaf, m->acts.layer[0].x, unit_params(m, 0).value[SLOT_EMBED].x, m->acts.ids);
     unit_trace("forward", 0, begin);
     if (!leaf->shape->tied)
         unit_release(m, 0, false);
@@ -208,7 +209,7 @@ static void backward_embedding(const Model *m, const Leaf *leaf) {
     if (!tied)
         unit_acquire(m, 0, true);
     const int64_t begin = clock_ns();
-    embedding_backward(leaf, unit_params(m, 0).grad[SLOT_EMBED], m->acts.scratch.dx, m->acts.ids, tied);
+    embedding_backward(leaf, unit_params(m, 0).grad[SLOT_EMBED], m->acts.scratch.dx.x, m->acts.ids, tied);
     unit_trace("backward", 0, begin);
     unit_finish(m, 0);
 }

@@ -20,6 +20,7 @@ typedef struct ModelOptions {
     int64_t B, T;               /* a leaf: sequences, tokens per sequence (upper bounds) */
     bool recompute;             /* keep only each layer's input and recompute in backward */
     bool bf16; /* round activations and their gradients to bf16; the residency's weights are rounded already */
+    bool bits; /* with bf16: keep what products read as 16 bits too */
 } ModelOptions;
 
 /* Places RoPE tables and activations in `arena` (may be measuring: nothing is touched then). */

@@ -20,9 +20,9 @@ typedef struct Norm {
 Norm norm_over_width(const Leaf *leaf, const float *x, const float *gain, float *rstd, int64_t rows);
 
 /* y [tokens, heads, d] */
-void norm_forward(const Leaf *leaf, Norm norm, float *y);
+void norm_forward(const Leaf *leaf, Norm norm, Operand y);
 
 /* dx = residual + the input's gradient (residual NULL: without it), dgain [d]. dx may alias dy or residual. */
-void norm_backward(const Leaf *leaf, Norm norm, float *dx, const float *dy, const float *residual, float *dgain);
+void norm_backward(const Leaf *leaf, Norm norm, Operand dx, const float *dy, const float *residual, float *dgain);
 
 #endif

@@ -4,6 +4,7 @@
 #define DMUON_MODEL_RESIDENCY_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -20,9 +21,10 @@ typedef struct Residency {
     void (*release)(void *self, int unit, bool backward);
     /* The unit's gradients of this leaf are final on this rank: reduce them. */
     void (*grads_done)(void *self, int unit);
-    /* Both arrays are indexed by ParamTable row. value: whole (tp-local) tensor, valid from acquire to release. grad:
+    /* The arrays are indexed by ParamTable row. value: whole (tp-local) tensor, valid from acquire to release. grad:
      * where the backward writes (overwrites) the leaf's gradient, valid from backward acquire to grads_done. */
     float *const *value;
+    uint16_t *const *bits; /* of values that are bf16: the same as 16 bits, NULL where they are not kept */
     float *const *grad;
 } Residency;
 

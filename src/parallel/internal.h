@@ -10,7 +10,7 @@
 /* Whole weights of one unit and one kind (Muon or AdamW), gathered. */
 typedef struct CacheSlot {
     float *base;     /* device                                           */
-    uint16_t *wire;  /* device: the same elements as they travel, packed; NULL unless they do */
+    uint16_t *wire;  /* device: the same elements as bf16, as they travel or as products take them; NULL: neither */
     int unit;        /* that is in it or on its way, -1: free            */
     Event *ready;    /* on gather: whole                                 */
     Event *released; /* on compute: no longer read                       */
@@ -56,6 +56,7 @@ struct Parallel {
     Store store;
     Residency residency;
     float **value, **grad; /* [params->count] heap */
+    uint16_t **bits;       /* [params->count] heap */
     Cache cache[CACHE_COUNT];
     UnitState *unit;   /* [nunits] heap */
     Event *adamw_done; /* compute: the shards hold the step's new weights */

@@ -19,10 +19,11 @@ static int64_t slot_nelem(const Parallel *p, CacheKind kind, int unit) {
     return filled ? u->muon_nelem : 0;
 }
 
-/* Elements that come into it packed. */
+/* Elements of it that are there as bf16 too. */
 static int64_t slot_wire_nelem(const Parallel *p, CacheKind kind, int unit) {
     const PlanUnit *u = &p->plan->unit[unit];
-    if (!wire_fetches(p) || wire_dtype(p->config) == DTYPE_F32)
+    const bool travels = wire_fetches(p) && wire_dtype(p->config) == DTYPE_BF16;
+    if (!travels && !config_keeps_bits(p->config))
         return 0;
     return kind == CACHE_ADAMW ? u->flat_nelem : u->muon_nelem;
 }
@@ -167,6 +168,7 @@ void parallel_layout(Parallel *p, MeshCoord coord, ParallelBytes *bytes) {
     *bytes = (ParallelBytes){0};
     p->value = HEAP_ALLOC(float *, plan->params->count);
     p->grad = HEAP_ALLOC(float *, plan->params->count);
+    p->bits = HEAP_ALLOC(uint16_t *, plan->params->count);
     p->unit = HEAP_ALLOC(UnitState, nunits);
     p->muon_held = HEAP_ALLOC(LeafStack, plan->ngroups);
     p->adamw_held = HEAP_ALLOC(LeafStack, nunits);
@@ -203,6 +205,7 @@ void parallel_release_tables(Parallel *p) {
         heap_free(p->cache[kind].slot);
     heap_free(p->value);
     heap_free(p->grad);
+    heap_free(p->bits);
     heap_free(p->unit);
     heap_free(p->muon_held);
     heap_free(p->adamw_held);

@@ -169,6 +169,7 @@ Status parallel_create(Parallel **parallel, const Plan *plan, const Config *conf
                                .release = residency_release,
                                .grads_done = residency_grads_done,
                                .value = p->value,
+                               .bits = p->bits,
                                .grad = p->grad};
     *parallel = p;
     return STATUS_OK;

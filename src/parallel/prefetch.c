@@ -87,6 +87,20 @@ static void wait_published(Parallel *p, int unit) {
     state->publish = PUBLISH_IDLE;
 }
 
+/* The 16 bits of what lies in a slot; a tensor copied together from its blocks has none. */
+static void bind_bits(Parallel *p, int unit, CacheSlot *const slot[CACHE_COUNT]) {
+    for (int row = 0; row < p->plan->params->count; row++) {
+        const Param *param = &p->plan->params->row[row];
+        const bool muon = param->role == ROLE_MUON;
+        const CacheSlot *own = slot[muon ? CACHE_MUON : CACHE_ADAMW];
+        if (param->unit != unit)
+            continue;
+        p->bits[row] = NULL;
+        if (own != NULL && own->wire != NULL && (muon || p->plan->param[row].dense))
+            p->bits[row] = own->wire + (p->value[row] - own->base);
+    }
+}
+
 void prefetch_acquire(Parallel *p, int unit, bool backward) {
     CacheSlot *slot[CACHE_COUNT] = {NULL};
     for (CacheKind kind = 0; kind < CACHE_COUNT; kind++) {
@@ -104,6 +118,7 @@ void prefetch_acquire(Parallel *p, int unit, bool backward) {
         owner_bind_values(p, unit, slot[CACHE_MUON]);
     if (slot[CACHE_ADAMW])
         fsdp_bind_values(p, unit, slot[CACHE_ADAMW]);
+    bind_bits(p, unit, slot);
     look_ahead(p, unit, backward);
 }
 

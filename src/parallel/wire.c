@@ -9,8 +9,12 @@ static bool packed(const Parallel *p) {
     return wire_dtype(p->config) == DTYPE_BF16;
 }
 
-static void round_to(Parallel *p, float *y, const float *x, int64_t n) {
-    ops_round_bf16(p->gather, (RoundBf16){.y = y, .x = x, .n = n});
+/* x into the slot from element `first` on. */
+static void round_to(Parallel *p, const CacheSlot *slot, int64_t first, const float *x, int64_t n) {
+    ops_round_bf16(p->gather, (RoundBf16){.y = slot->base + first,
+                                          .bits = slot->wire ? slot->wire + first : NULL,
+                                          .x = x,
+                                          .n = n});
 }
 
 void wire_gather_group(Parallel *p, int g, const CacheSlot *slot) {
@@ -19,7 +23,7 @@ void wire_gather_group(Parallel *p, int g, const CacheSlot *slot) {
     float *master = p->store.master[g], *whole = slot->base + group->unit_offset;
     const CommTag tag = {.what = group->what, .unit = group->unit, .payload = counted_weights(p, group->payload)};
     if (!wire_fetches(p)) {
-        round_to(p, whole, master, group->nelem);
+        round_to(p, slot, group->unit_offset, master, group->nelem);
     } else if (packed(p)) {
         uint16_t *wire = slot->wire + group->unit_offset;
         if (master)
@@ -29,7 +33,7 @@ void wire_gather_group(Parallel *p, int g, const CacheSlot *slot) {
     } else {
         float *buf = master ? master : whole;
         comm_broadcast(shard, p->gather, buf, group->nelem, DTYPE_F32, group->owner_shard, tag);
-        round_to(p, whole, buf, group->nelem);
+        round_to(p, slot, group->unit_offset, buf, group->nelem);
     }
 }
 
@@ -39,7 +43,7 @@ void wire_gather_blocks(Parallel *p, int unit, const CacheSlot *slot, CommTag ta
     const int64_t run = u->run * PLAN_BLOCK;
     const float *mine = p->store.shard[unit];
     if (!wire_fetches(p)) {
-        round_to(p, slot->base, mine, run);
+        round_to(p, slot, 0, mine, run);
     } else if (packed(p)) {
         uint16_t *wire = slot->wire + p->store.coord.shard * run;
         ops_pack_bf16(p->gather, (PackBf16){.y = wire, .x = mine, .n = run});
@@ -47,7 +51,7 @@ void wire_gather_blocks(Parallel *p, int unit, const CacheSlot *slot, CommTag ta
         ops_unpack_bf16(p->gather, (UnpackBf16){.y = slot->base, .x = slot->wire, .n = u->flat_nelem});
     } else {
         comm_all_gather(shard, p->gather, mine, slot->base, run, DTYPE_F32, tag);
-        round_to(p, slot->base, slot->base, u->flat_nelem);
+        round_to(p, slot, 0, slot->base, u->flat_nelem);
     }
 }
 

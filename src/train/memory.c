@@ -28,7 +28,8 @@ void memory_plan(const Plan *plan, const Config *config, const SetTensors *saved
                                 .B = config->batch.micro,
                                 .T = config->batch.seq_len,
                                 .tp_size = plan->mesh.tp,
-                                .recompute = config->parallel.recompute == RECOMPUTE_LAYER};
+                                .recompute = config->parallel.recompute == RECOMPUTE_LAYER,
+                                .bits = config_keeps_bits(config)};
     const MemoryLine all[MEMORY_LINES] = {
         {"weights", "mesh.shard, mesh.tp", b.weights},
         {"momentum", "mesh.shard, mesh.replicate", b.momentum},

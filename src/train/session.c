@@ -55,7 +55,8 @@ static Status open_model(Session *s) {
                                   .B = s->config.batch.micro,
                                   .T = s->config.batch.seq_len,
                                   .recompute = s->config.parallel.recompute == RECOMPUTE_LAYER,
-                                  .bf16 = s->config.precision.compute == COMPUTE_BF16};
+                                  .bf16 = s->config.precision.compute == COMPUTE_BF16,
+                                  .bits = config_keeps_bits(&s->config)};
     TRY(device_arena_init(s->device, &s->activations, model_activation_nbytes(&options), "activations"));
     return model_create(&s->model, &options, &s->activations);
 }

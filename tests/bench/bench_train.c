@@ -55,6 +55,7 @@ typedef struct Home {
     ModelShape shape;
     ParamTable table;
     float **value, **grad;
+    uint16_t **bits; /* none: the CPU */
     Residency residency;
     Device *device;
     Comm *tp;
@@ -85,10 +86,12 @@ static void home_create(Home *home, const Setting *setting) {
         home->grad[i] = bench_random(p->padded_dim0 * p->dim[1]);
         init_fill(&home->table, i, 1, 0, param_numel(p), home->value[i]);
     }
+    home->bits = calloc((size_t)home->table.count, sizeof *home->bits);
     home->residency = (Residency){.acquire = nothing_to_acquire,
                                   .release = nothing_to_acquire,
                                   .grads_done = nothing_to_reduce,
                                   .value = home->value,
+                                  .bits = home->bits,
                                   .grad = home->grad};
     const ModelOptions options = {.params = &home->table,
                                   .residency = &home->residency,

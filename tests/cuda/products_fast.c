@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "base/fatal.h"
 #include "device/products.h"
+#include "kernels/exact_math.h"
 #include "tensor/ops.h"
 
 #define CHECK(cond, ...) ((cond) ? (void)0 : fatal(__VA_ARGS__))
@@ -26,6 +27,7 @@ typedef struct Form {
     GemmRange range;
     int64_t spare, skew; /* elements more in every row; from an aligned place to the first */
     int batch;
+    bool ready; /* every place is aligned: operands that are there as bf16 are read where they are */
 } Form;
 
 /* Rounding of one operand and of the sums, relative; and what an operand may lose outright. */
@@ -214,6 +216,39 @@ static void expect_values(const Case *c, Precision precision) {
     }
 }
 
+/* The operands of one block as bf16, on the device, from the same skew on. */
+static uint16_t *bits_of(const Block *block) {
+    uint16_t *host = HEAP_ALLOC(uint16_t, block->nelem), *bits;
+    const size_t nbytes = (size_t)block->nelem * sizeof *host;
+    for (int64_t i = 0; i < block->nelem; i++)
+        host[i] = exact_bf16(block->host[i]);
+    bits = device_alloc(compute, nbytes);
+    device_copy_from_host(compute, bits, host, nbytes);
+    stream_sync(compute);
+    heap_free(host);
+    return bits;
+}
+
+/* With operands that are there as bf16: they are not read as f32 then, where their places are aligned. */
+static void try_ready(const Case *c, const Gemm *batch) {
+    Gemm ready = *batch;
+    uint16_t *bits[6];
+    for (int p = 0; p < ready.nparts; p++) {
+        bits[2 * p] = bits_of(&c->a[p]);
+        bits[2 * p + 1] = bits_of(&c->b[p]);
+        ready.part[p].a_bf16 = bits[2 * p] + c->form.skew;
+        ready.part[p].b_bf16 = bits[2 * p + 1] + c->form.skew;
+        if (c->form.ready) {
+            ready.part[p].a = c->a[p].device + c->a[p].nelem; /* of no element */
+            ready.part[p].b = c->b[p].device + c->b[p].nelem;
+        }
+    }
+    run(c, &ready, 1, c->second);
+    expect_same(c, "packed before and by the product");
+    for (int i = 0; i < 2 * ready.nparts; i++)
+        device_free(compute, bits[i]);
+}
+
 static void try_form(const Form *f, Precision precision) {
     Case c;
     case_init(&c, f);
@@ -225,6 +260,7 @@ static void try_form(const Form *f, Precision precision) {
     batch.batch = f->batch;
     run(&c, &batch, 1, c.second);
     expect_same(&c, "alone and in a batch");
+    try_ready(&c, &batch);
     case_deinit(&c);
 }
 
@@ -278,8 +314,11 @@ static void collect(const Form *f, void *list) {
         products_add(list, (ProductShape){f->m, f->n, f->k[p], f->trans_a, f->trans_b, f->shape, f->range});
 }
 
-static void visit_try(const Form *f, void *kind) {
-    try_form(f, precision_of(*(DeviceCompute *)kind, f->range));
+static void visit_try(const Form *form, void *kind) {
+    Form f = *form;
+    const int64_t sizes = f.m | f.n | f.k[0] | f.k[1] | f.k[2] | f.spare | f.skew;
+    f.ready = *(DeviceCompute *)kind == DEVICE_BF16 && f.range == GEMM_RANGE_ANY && sizes % 8 == 0;
+    try_form(&f, precision_of(*(DeviceCompute *)kind, f.range));
 }
 
 /* ---- devices ---- */

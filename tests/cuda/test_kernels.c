@@ -11,6 +11,12 @@ typedef struct Case {
     bool special; /* infinities and NaNs among the inputs */
 } Case;
 
+/* Stored as bf16, with the bits of n elements. */
+static StoreBf16 pool_store(int64_t n) {
+    return (StoreBf16){.bits = pool_bytes((size_t)n * sizeof(uint16_t), (size_t)random_below(8) * sizeof(uint16_t)),
+                       .rounded = true};
+}
+
 /* ---- moving and adding ------------------------------------------------------------------------------------------ */
 
 /* rows, cols, extra stride of dst, of src */
@@ -34,6 +40,7 @@ static void run_add(const Case *c) {
     float *a = pool_random(n), *b = alias == 3 ? a : pool_random(n);
     float *dst = alias == 0 ? pool_floats(n) : (alias == 2 ? b : a);
     PARITY_RUN(ADD, (&(Add){.dst = dst, .a = a, .b = b, .n = n}));
+    PARITY_RUN(ADD, (&(Add){.dst = dst, .a = a, .b = b, .n = n, .rounded = true}));
 }
 
 static void run_scale(const Case *c) {
@@ -70,6 +77,7 @@ static void run_bf16(const Case *c) {
     PARITY_RUN(ROUND_BF16, (&(RoundBf16){.y = pool_floats(n), .x = x, .n = n}));
     PARITY_RUN(PACK_BF16, (&(PackBf16){.y = packed, .x = x, .n = n}));
     PARITY_RUN(UNPACK_BF16, (&(UnpackBf16){.y = pool_floats(n), .x = packed, .n = n}));
+    PARITY_RUN(ROUND_BF16, (&(RoundBf16){.y = pool_floats(n), .bits = pool_store(n).bits, .x = x, .n = n}));
     PARITY_RUN(ROUND_BF16, (&(RoundBf16){.y = x, .x = x, .n = n}));
 }
 
@@ -117,13 +125,16 @@ static void run_embedding_backward(const Case *c) {
 static void run_rmsnorm_forward(const Case *c) {
     const int64_t rows = c->n[0], d = c->n[1];
     float *x = pool_random(rows * d);
-    PARITY_RUN(RMSNORM_FORWARD, (&(RmsnormForward){.y = c->n[2] != 0 ? x : pool_floats(rows * d),
-                                                   .rstd = pool_floats(rows),
-                                                   .x = x,
-                                                   .w = pool_random(d),
-                                                   .rows = rows,
-                                                   .d = d,
-                                                   .eps = 1e-5f}));
+    RmsnormForward args = {.y = c->n[2] != 0 ? x : pool_floats(rows * d),
+                           .rstd = pool_floats(rows),
+                           .x = x,
+                           .w = pool_random(d),
+                           .rows = rows,
+                           .d = d,
+                           .eps = 1e-5f};
+    PARITY_RUN(RMSNORM_FORWARD, &args);
+    args.store = pool_store(rows * d);
+    PARITY_RUN(RMSNORM_FORWARD, &args);
 }
 
 /* rows, d, residual, in place: 0 no, 1 dx = dy, 2 dx = residual */
@@ -131,14 +142,17 @@ static void run_rmsnorm_backward(const Case *c) {
     const int64_t rows = c->n[0], d = c->n[1];
     float *dy = pool_random(rows * d), *residual = c->n[2] != 0 ? pool_random(rows * d) : NULL;
     float *dx = c->n[3] == 0 ? pool_floats(rows * d) : (c->n[3] == 1 ? dy : residual);
-    PARITY_RUN(RMSNORM_BACKWARD, (&(RmsnormBackward){.dx = dx,
-                                                     .dy = dy,
-                                                     .x = pool_random(rows * d),
-                                                     .w = pool_random(d),
-                                                     .rstd = pool_positive(rows),
-                                                     .residual = residual,
-                                                     .rows = rows,
-                                                     .d = d}));
+    RmsnormBackward args = {.dx = dx,
+                            .dy = dy,
+                            .x = pool_random(rows * d),
+                            .w = pool_random(d),
+                            .rstd = pool_positive(rows),
+                            .residual = residual,
+                            .rows = rows,
+                            .d = d};
+    PARITY_RUN(RMSNORM_BACKWARD, &args);
+    args.store = pool_store(rows * d);
+    PARITY_RUN(RMSNORM_BACKWARD, &args);
 }
 
 /* tokens, heads, d, runs */
@@ -168,6 +182,8 @@ static void run_rope(const Case *c) {
     PARITY_RUN(ROPE, &args);
     args.inverse = true;
     PARITY_RUN(ROPE, &args);
+    args.store = pool_store(n * stride);
+    PARITY_RUN(ROPE, &args);
 }
 
 /* n, in place */
@@ -176,13 +192,20 @@ static void run_swiglu(const Case *c) {
     float *z = pool_random(n), *u = pool_random(n);
     for (int64_t i = 0; i < n; i += 3)
         z[i] *= 100.0f;
-    PARITY_RUN(SWIGLU_FORWARD, (&(SwigluForward){.a = pool_floats(n), .z = z, .u = u, .n = n}));
-    PARITY_RUN(SWIGLU_BACKWARD, (&(SwigluBackward){.dz = c->n[1] != 0 ? z : pool_floats(n),
-                                                   .du = c->n[1] != 0 ? u : pool_floats(n),
-                                                   .da = pool_random(n),
-                                                   .z = z,
-                                                   .u = u,
-                                                   .n = n}));
+    SwigluForward forward = {.a = pool_floats(n), .z = z, .u = u, .n = n};
+    SwigluBackward backward = {.dz = c->n[1] != 0 ? z : pool_floats(n),
+                               .du = c->n[1] != 0 ? u : pool_floats(n),
+                               .da = pool_random(n),
+                               .z = z,
+                               .u = u,
+                               .n = n};
+    PARITY_RUN(SWIGLU_FORWARD, &forward);
+    forward.store = pool_store(n);
+    PARITY_RUN(SWIGLU_FORWARD, &forward);
+    PARITY_RUN(SWIGLU_BACKWARD, &backward);
+    backward.store_dz = pool_store(n);
+    backward.store_du = pool_store(n);
+    PARITY_RUN(SWIGLU_BACKWARD, &backward);
 }
 
 /* ---- loss -------------------------------------------------------------------------------------------------------- */

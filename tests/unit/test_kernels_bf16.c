@@ -36,6 +36,8 @@ static void check_rounding(float *x, int64_t n) {
     }
     CASES_RUN(PACK_BF16, (&(PackBf16){.y = packed, .x = x, .n = n}), CASES_OUTPUT(packed, expected, even));
     CASES_RUN(ROUND_BF16, (&(RoundBf16){.y = out, .x = x, .n = n}), CASES_OUTPUT(out, rounded, n));
+    CASES_RUN(ROUND_BF16, (&(RoundBf16){.y = out, .bits = packed, .x = x, .n = n}), CASES_OUTPUT(out, rounded, n),
+              CASES_OUTPUT(packed, expected, even));
     CASES_RUN(ROUND_BF16, (&(RoundBf16){.y = x, .x = x, .n = n}), CASES_OUTPUT(x, rounded, n));
     CASES_RUN(ROUND_BF16, (&(RoundBf16){.y = rounded, .x = rounded, .n = n}),
               CASES_OUTPUT(rounded, cases_copy(rounded, n), n));
@@ -103,12 +105,144 @@ static void test_rounding_of_any_length(void **state) {
         check_rounding(cases_random(sizes[s]), sizes[s]);
 }
 
+/* ---- kernels that store what they compute as bf16 ---- */
+
+/* What a kernel must leave: `value` rounded, and its bits. */
+typedef struct Rounded {
+    float *value;
+    uint16_t *bits;
+} Rounded;
+
+static Rounded rounded(const float *value, int64_t n) {
+    Rounded r = {cases_floats(n), cases_bytes((size_t)n * sizeof *r.bits)};
+    for (int64_t i = 0; i < n; i++) {
+        r.bits[i] = nearest(value[i]);
+        r.value[i] = value_of((uint32_t)r.bits[i] << 16);
+    }
+    return r;
+}
+
+static uint16_t *words(int64_t n) {
+    return cases_bytes((size_t)n * sizeof(uint16_t));
+}
+
+/* Runs the plain kernel, whose result is in `out` [n] then, and gives what the storing one must leave; `out` is as
+ * before. */
+static Rounded expected_of(KernelId id, const void *args, float *out, int64_t n) {
+    float *before = cases_copy(out, n);
+    kernels_cpu_generic.fn[id](test_kernel_ctx(1), args);
+    const Rounded r = rounded(out, n);
+    memcpy(out, before, (size_t)n * sizeof *out);
+    return r;
+}
+
+/* The kernel with the result in `out` [n], by its field `store`. */
+#define CHECK_STORED(id, Args, args, out, n)                                                                           \
+    do {                                                                                                               \
+        Args stored_ = (args);                                                                                         \
+        const Rounded want_ = expected_of(KERNEL_##id, &stored_, (out), (n));                                          \
+        uint16_t *bits_ = words(n);                                                                                    \
+        stored_.store = (StoreBf16){.rounded = true};                                                                  \
+        CASES_RUN(id, &stored_, CASES_OUTPUT((out), want_.value, (n)));                                                \
+        stored_.store.bits = bits_;                                                                                    \
+        CASES_RUN(id, &stored_, CASES_OUTPUT((out), want_.value, (n)), CASES_OUTPUT(bits_, want_.bits, (n)));          \
+        cases_end();                                                                                                   \
+    } while (0)
+
+static void test_norms_store_the_nearest_bf16(void **state) {
+    enum { ROWS = 14, D = 36 };
+    (void)state;
+    float *y = cases_floats(ROWS * D);
+    CHECK_STORED(RMSNORM_FORWARD, RmsnormForward,
+                 ((RmsnormForward){.y = y,
+                                   .rstd = cases_floats(ROWS),
+                                   .x = cases_random(ROWS * D),
+                                   .w = cases_random(D),
+                                   .rows = ROWS,
+                                   .d = D,
+                                   .eps = 1e-5f}),
+                 y, ROWS * D);
+    float *dx = cases_random(ROWS * D); /* the residual too */
+    CHECK_STORED(RMSNORM_BACKWARD, RmsnormBackward,
+                 ((RmsnormBackward){.dx = dx,
+                                    .dy = cases_random(ROWS * D),
+                                    .x = cases_random(ROWS * D),
+                                    .w = cases_random(D),
+                                    .rstd = cases_random(ROWS),
+                                    .residual = dx,
+                                    .rows = ROWS,
+                                    .d = D}),
+                 dx, ROWS * D);
+}
+
+static void test_rotations_store_the_nearest_bf16_and_leave_what_lies_between_tokens(void **state) {
+    enum { N = 9, HEADS = 3, D = 6, STRIDE = HEADS * D + 4 };
+    (void)state;
+    float *x = cases_random((int64_t)N * STRIDE), *before = cases_copy(x, (int64_t)N * STRIDE);
+    Rope rope = {.x = x,
+                 .cos = cases_random(4 * D / 2),
+                 .sin = cases_random(4 * D / 2),
+                 .n = N,
+                 .heads = HEADS,
+                 .d = D,
+                 .stride = STRIDE,
+                 .T = 4};
+    Rounded want = expected_of(KERNEL_ROPE, &rope, x, (int64_t)N * STRIDE);
+    uint16_t *bits = words((int64_t)N * STRIDE);
+    for (int64_t i = 0; i < N; i++) {
+        const int64_t gap = i * STRIDE + (int64_t)HEADS * D;
+        memcpy(want.value + gap, before + gap, 4 * sizeof(float));
+        memcpy(want.bits + gap, bits + gap, 4 * sizeof(uint16_t));
+    }
+    rope.store = (StoreBf16){.bits = bits, .rounded = true};
+    CASES_RUN(ROPE, &rope, CASES_OUTPUT(x, want.value, N * STRIDE), CASES_OUTPUT(bits, want.bits, N * STRIDE));
+    cases_end();
+}
+
+static void test_gated_units_store_the_nearest_bf16(void **state) {
+    enum { N = 1028 };
+    (void)state;
+    float *a = cases_floats(N), *z = cases_random(N), *u = cases_random(N);
+    CHECK_STORED(SWIGLU_FORWARD, SwigluForward,
+                 ((SwigluForward){.a = a, .z = cases_random(N), .u = cases_random(N), .n = N}), a, N);
+    a = cases_random(N);
+    z = cases_random(N);
+    u = cases_random(N);
+    float *dz = cases_floats(N), *du = cases_floats(N);
+    SwigluBackward args = {.dz = dz, .du = du, .da = a, .z = z, .u = u, .n = N};
+    const Rounded want_dz = expected_of(KERNEL_SWIGLU_BACKWARD, &args, dz, N);
+    const Rounded want_du = expected_of(KERNEL_SWIGLU_BACKWARD, &args, du, N);
+    uint16_t *bits_dz = words(N), *bits_du = words(N);
+    args.dz = z; /* in place */
+    args.du = u;
+    args.store_dz = (StoreBf16){.bits = bits_dz, .rounded = true};
+    args.store_du = (StoreBf16){.bits = bits_du, .rounded = true};
+    CASES_RUN(SWIGLU_BACKWARD, &args, CASES_OUTPUT(z, want_dz.value, N), CASES_OUTPUT(u, want_du.value, N),
+              CASES_OUTPUT(bits_dz, want_dz.bits, N), CASES_OUTPUT(bits_du, want_du.bits, N));
+    cases_end();
+}
+
+static void test_sums_are_stored_as_the_nearest_bf16(void **state) {
+    enum { N = 1029 };
+    (void)state;
+    float *dst = cases_floats(N);
+    Add args = {.dst = dst, .a = cases_random(N), .b = cases_random(N), .n = N};
+    const Rounded want = expected_of(KERNEL_ADD, &args, dst, N);
+    args.rounded = true;
+    CASES_RUN(ADD, &args, CASES_OUTPUT(dst, want.value, N));
+    cases_end();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_bf16_value_is_unpacked_exactly),
         cmocka_unit_test(test_rounding_is_to_nearest_even_around_every_bf16_value),
         cmocka_unit_test(test_known_cases),
         cmocka_unit_test(test_rounding_of_any_length),
+        cmocka_unit_test(test_norms_store_the_nearest_bf16),
+        cmocka_unit_test(test_rotations_store_the_nearest_bf16_and_leave_what_lies_between_tokens),
+        cmocka_unit_test(test_gated_units_store_the_nearest_bf16),
+        cmocka_unit_test(test_sums_are_stored_as_the_nearest_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,8 +110,8 @@ static inline void pool_begin(bool special) {
  * the caller. */
 static inline void *pool_bytes(size_t nbytes, size_t skew) {
     const size_t at = (parity.used + 63) / 64 * 64 + 64 + skew;
-    assert_true(at + nbytes + POOL_MARGIN <= POOL_NBYTES);
-    parity.used = at + nbytes + POOL_MARGIN;
+    assert_true(at + nbytes + POOL_MARGIN + 3 <= POOL_NBYTES);
+    parity.used = (at + nbytes + POOL_MARGIN + 3) / 4 * 4; /* whole words are compared */
     return parity.host + at;
 }
 

@@ -11,10 +11,10 @@ typedef struct Case {
     bool special; /* infinities and NaNs among the inputs */
 } Case;
 
-/* Stored as bf16, with the bits of n elements. */
+/* Stored as bf16, with the bits of n elements: not where there are NaNs, which the comparison knows in f32 only. */
 static StoreBf16 pool_store(int64_t n) {
-    return (StoreBf16){.bits = pool_bytes((size_t)n * sizeof(uint16_t), (size_t)random_below(8) * sizeof(uint16_t)),
-                       .rounded = true};
+    const size_t skew = (size_t)random_below(8) * sizeof(uint16_t);
+    return (StoreBf16){.bits = parity.special ? NULL : pool_bytes((size_t)n * sizeof(uint16_t), skew), .rounded = true};
 }
 
 /* ---- moving and adding ------------------------------------------------------------------------------------------ */
@@ -471,6 +471,7 @@ static const Case cases[] = {
     {run_rope, {0, 2, 8, 4}, false},
     {run_swiglu, {2061, 0}, true},
     {run_swiglu, {67, 1}, true},
+    {run_swiglu, {1031, 1}, false},
     {run_swiglu, {0, 0}, false},
     {run_loss, {7, 1, 0, 1}, false},
     {run_loss, {5, 100, 12, 1}, true},

@@ -18,9 +18,22 @@
 #define CANDIDATES 32
 #define TRIED_BATCH 3 /* a batch for which an algorithm is checked */
 
+/* Descriptions for cuBLASLt, of a product as it lies in memory. */
+typedef struct Layouts {
+    cublasLtMatmulDescOpaque_t operation;
+    cublasLtMatrixLayoutOpaque_t a, b, c;
+} Layouts;
+
+/* What they depend on beside the call. */
+typedef struct LayoutKey {
+    int64_t stride[3], step[3], batch; /* of a, b, c; steps 0 without a batch */
+} LayoutKey;
+
 typedef struct Pinned {
     GemmCall call;
     cublasLtMatmulAlgo_t algorithm;
+    LayoutKey key; /* of `layouts`, as it was called last */
+    Layouts layouts;
 } Pinned;
 
 struct GemmCuda {
@@ -68,11 +81,6 @@ static void describe(const GemmCall *c, char *text, size_t capacity) {
 }
 
 /* ---- descriptions for cuBLASLt ---- */
-
-typedef struct Layouts {
-    cublasLtMatmulDescOpaque_t operation;
-    cublasLtMatrixLayoutOpaque_t a, b, c;
-} Layouts;
 
 /* [rows, cols] by rows. */
 static Status layout_init(cublasLtMatrixLayoutOpaque_t *layout, cudaDataType type, int64_t rows, int64_t cols,
@@ -246,7 +254,7 @@ Status gemm_cuda_pin(GemmCuda *gemms, const GemmCall *calls, int count, const vo
     return STATUS_OK;
 }
 
-static const Pinned *find(const GemmCuda *gemms, const GemmCall *call) {
+static Pinned *find(GemmCuda *gemms, const GemmCall *call) {
     char text[160];
     for (int i = 0; i < gemms->count; i++)
         if (same(&gemms->pinned[i].call, call))
@@ -257,15 +265,30 @@ static const Pinned *find(const GemmCuda *gemms, const GemmCall *call) {
 
 /* ---- calling ---- */
 
-void gemm_cuda_call(const GemmCuda *gemms, const GemmCall *call, const GemmTask *task, void *stream) {
-    const float one = 1.0f, beta = task->accumulate ? 1.0f : 0.0f;
-    const Pinned *pinned = find(gemms, call);
-    Layouts l;
-    const Status ready = layouts_init(&l, call, task->a, task->b, task->c, (int32_t)task->batch);
+/* A shape lies in the same way nearly always: its descriptions are kept from call to call. */
+static Layouts *layouts_of(Pinned *pinned, const GemmTask *task) {
+    const GemmPlace place[3] = {task->a, task->b, task->c};
+    LayoutKey key = {.batch = task->batch};
+    for (int i = 0; i < 3; i++) {
+        key.stride[i] = place[i].stride;
+        key.step[i] = task->batch > 1 ? place[i].step : 0;
+    }
+    if (memcmp(&key, &pinned->key, sizeof key) == 0)
+        return &pinned->layouts;
+    const Status ready =
+        layouts_init(&pinned->layouts, &pinned->call, task->a, task->b, task->c, (int32_t)task->batch);
     if (ready != STATUS_OK)
         fatal_status(ready);
-    LT_OK(cublasLtMatmul(gemms->handle, &l.operation, &one, task->b.at, &l.b, task->a.at, &l.a, &beta, task->c.at, &l.c,
-                         task->c.at, &l.c, &pinned->algorithm, NULL, 0, (cudaStream_t)stream));
+    pinned->key = key;
+    return &pinned->layouts;
+}
+
+void gemm_cuda_call(GemmCuda *gemms, const GemmCall *call, const GemmTask *task, void *stream) {
+    const float one = 1.0f, beta = task->accumulate ? 1.0f : 0.0f;
+    Pinned *pinned = find(gemms, call);
+    Layouts *l = layouts_of(pinned, task);
+    LT_OK(cublasLtMatmul(gemms->handle, &l->operation, &one, task->b.at, &l->b, task->a.at, &l->a, &beta, task->c.at,
+                         &l->c, task->c.at, &l->c, &pinned->algorithm, NULL, 0, (cudaStream_t)stream));
 }
 
 /* ---- life ---- */

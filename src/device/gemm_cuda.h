@@ -50,7 +50,7 @@ size_t gemm_cuda_choice_nbytes(int count);
 DM_NODISCARD Status gemm_cuda_choose(GemmCuda *gemms, const GemmCall *calls, int count, void *choices);
 DM_NODISCARD Status gemm_cuda_pin(GemmCuda *gemms, const GemmCall *calls, int count, const void *choices,
                                   char identity[GEMM_CUDA_IDENTITY]);
-/* Queues a product of m, n, k > 0 on a cudaStream_t. One that was not pinned is fatal. */
-void gemm_cuda_call(const GemmCuda *gemms, const GemmCall *call, const GemmTask *task, void *stream);
+/* Queues a product of m, n, k > 0 on a cudaStream_t, from one thread. One that was not pinned is fatal. */
+void gemm_cuda_call(GemmCuda *gemms, const GemmCall *call, const GemmTask *task, void *stream);
 
 #endif

@@ -97,10 +97,10 @@ const KernelTable *kernels_cpu_select(void);
 
 /* One product that enters a Gemm: op(a) [m,k] times op(b) [k,n]. */
 typedef struct GemmPart {
-    const float *a; /* trans_a ? [k,m] : [m,k], leading dimension lda (elements) */
-    const float *b; /* trans_b ? [n,k] : [k,n], leading dimension ldb            */
-    const uint16_t *a_bf16, *b_bf16; /* where a or b hold bf16 values: the same ones as 16 bits, laid out alike; NULL: not
-                                        kept. Only products that take bf16 read them. */
+    const float *a;                  /* trans_a ? [k,m] : [m,k], leading dimension lda (elements) */
+    const float *b;                  /* trans_b ? [n,k] : [k,n], leading dimension ldb            */
+    const uint16_t *a_bf16, *b_bf16; /* where a or b hold bf16 values: the same ones as 16 bits, laid out alike; NULL:
+                                        not kept. Only products that take bf16 read them. */
     int64_t lda, ldb;
     int64_t k;       /* contracted elements that exist, 0 <= k <= nsegments*segment */
     int64_t segment; /* elements per segment; segment s is [s*segment, min((s+1)*segment, k)), possibly empty = +0 */

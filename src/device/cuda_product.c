@@ -92,14 +92,16 @@ static const void *ready_made(const Product *p, const float *x, const uint16_t *
 
 static Operand operand_a(const Product *p, const GemmPart *part) {
     const bool t = p->gemm->trans_a;
-    return (Operand){part->a,   t ? part->k : p->gemm->m, t ? p->gemm->m : part->k,
-                     part->lda, part->stride_a,           ready_made(p, part->a, part->a_bf16, part->lda, part->stride_a)};
+    return (Operand){
+        part->a,   t ? part->k : p->gemm->m, t ? p->gemm->m : part->k,
+        part->lda, part->stride_a,           ready_made(p, part->a, part->a_bf16, part->lda, part->stride_a)};
 }
 
 static Operand operand_b(const Product *p, const GemmPart *part) {
     const bool t = p->gemm->trans_b;
-    return (Operand){part->b,   t ? p->gemm->n : part->k, t ? part->k : p->gemm->n,
-                     part->ldb, part->stride_b,           ready_made(p, part->b, part->b_bf16, part->ldb, part->stride_b)};
+    return (Operand){
+        part->b,   t ? p->gemm->n : part->k, t ? part->k : p->gemm->n,
+        part->ldb, part->stride_b,           ready_made(p, part->b, part->b_bf16, part->ldb, part->stride_b)};
 }
 
 static size_t operand_nbytes(const Product *p, const Operand *o) {

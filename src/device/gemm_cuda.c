@@ -275,8 +275,7 @@ static Layouts *layouts_of(Pinned *pinned, const GemmTask *task) {
     }
     if (memcmp(&key, &pinned->key, sizeof key) == 0)
         return &pinned->layouts;
-    const Status ready =
-        layouts_init(&pinned->layouts, &pinned->call, task->a, task->b, task->c, (int32_t)task->batch);
+    const Status ready = layouts_init(&pinned->layouts, &pinned->call, task->a, task->b, task->c, (int32_t)task->batch);
     if (ready != STATUS_OK)
         fatal_status(ready);
     pinned->key = key;

@@ -6,14 +6,8 @@
 #include "tensor/ops.h"
 
 static GemmPart part_of(Operand a, int64_t lda, Operand b, int64_t ldb, int64_t k, int64_t segment) {
-    return (GemmPart){.a = a.x,
-                      .b = b.x,
-                      .a_bf16 = a.bits,
-                      .b_bf16 = b.bits,
-                      .lda = lda,
-                      .ldb = ldb,
-                      .k = k,
-                      .segment = segment};
+    return (GemmPart){
+        .a = a.x, .b = b.x, .a_bf16 = a.bits, .b_bf16 = b.bits, .lda = lda, .ldb = ldb, .k = k, .segment = segment};
 }
 
 LinearDims linear_dims(int64_t rows, int64_t out, int64_t in) {

@@ -11,10 +11,9 @@ static bool packed(const Parallel *p) {
 
 /* x into the slot from element `first` on. */
 static void round_to(Parallel *p, const CacheSlot *slot, int64_t first, const float *x, int64_t n) {
-    ops_round_bf16(p->gather, (RoundBf16){.y = slot->base + first,
-                                          .bits = slot->wire ? slot->wire + first : NULL,
-                                          .x = x,
-                                          .n = n});
+    ops_round_bf16(
+        p->gather,
+        (RoundBf16){.y = slot->base + first, .bits = slot->wire ? slot->wire + first : NULL, .x = x, .n = n});
 }
 
 void wire_gather_group(Parallel *p, int g, const CacheSlot *slot) {

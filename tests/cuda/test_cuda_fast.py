@@ -6,7 +6,8 @@ import subprocess
 import pytest
 
 from helpers import records
-from standin import BUILD, environment, first_seed, needs_build, run, start
+from mutation import build_changed
+from standin import BUILD, environment, first_seed, needs_build, run, start, steps_of
 
 pytestmark = needs_build
 
@@ -68,6 +69,18 @@ def reference(tmp_path_factory):
 def test_bf16_runs_have_the_same_bits(number, way, reference, tmp_path):
     steps = go(tmp_path / "run", way, BF16, seed=first_seed() + number)
     assert steps == reference(BF16, way[2]), f"DM_CUDA_SEED={first_seed()}"
+
+
+@pytest.mark.parametrize("way", ["shard-recompute", "tp-hsdp"])
+def test_operands_that_each_product_packs_for_itself_give_the_same_bits(way, reference, tmp_path):
+    """What lies beside weights and activations as 16 bits is never stale."""
+    change = ("src/device/cuda_product.c", "p->type == OPERAND_BF16 ? bf16 : NULL", "NULL")
+    program = build_changed("packed", [change], tmp_path, "CUDA=1", f"BUILD={BUILD}", f"BINDIR={BUILD}/bin")
+    replicate, shard, tp, *keys = WAYS[way]
+    code, err = start(replicate * shard * tp, tmp_path / "run", "device=cuda", *BF16, *mesh(replicate, shard, tp), *keys,
+                      seed=first_seed(), binary=program)
+    assert code == 0, err
+    assert steps_of(tmp_path / "run") == reference(BF16, tp)
 
 
 def test_tf32_runs_have_the_same_bits(reference, tmp_path):

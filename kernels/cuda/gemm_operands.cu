@@ -1,26 +1,12 @@
 /* Operands and results of the vendor's products: shortening, storing, mirroring. All are bound by memory. */
 #include "kernels/cuda/gemm_operands.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "kernels/cuda/grid.h"
+#include "kernels/cuda/shorten.h"
 
 enum { PACK_RUN = 8, MIRROR_TILE = 32, MIRROR_ROWS = 8 };
 
 /* ---- operands: a thread turns runs of 8 elements, two 128-bit loads and one or two 128-bit stores ---------------- */
-
-static __device__ __nv_bfloat16 shorten(float x, const __nv_bfloat16 *) {
-    return __float2bfloat16_rn(x);
-}
-
-static __device__ __half shorten(float x, const __half *) {
-    return __float2half_rn(x);
-}
-
-static __device__ float shorten(float x, const float *) {
-    return x;
-}
 
 template <class T> struct alignas(16) Run { T x[PACK_RUN]; };
 

@@ -180,8 +180,12 @@ static void cuda_set_pause(Device *head, void (*pause)(void *arg, int tries), vo
 
 static void run_kernel(const CudaStream *stream, KernelId id, const void *args) {
     const CudaDevice *device = (const CudaDevice *)stream->head.device;
-    if (id == KERNEL_GEMM && device->products != NULL)
+    if (device->products != NULL && id == KERNEL_GEMM)
         cuda_product(device->products, &stream->ctx, args);
+    else if (device->products != NULL && id == KERNEL_ATTENTION_FORWARD)
+        cuda_attention_forward(device->products, &stream->ctx, args);
+    else if (device->products != NULL && id == KERNEL_ATTENTION_BACKWARD)
+        cuda_attention_backward(device->products, &stream->ctx, args);
     else
         kernels_cuda.fn[id](&stream->ctx, args);
 }

@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "device/backend.h"
+#include "device/gemm_cuda.h"
 #include "device/queue.h"
 
 #define STAGING_SLOTS 2
@@ -138,5 +139,12 @@ Status cuda_choose_products(Device *device, const ProductList *list, void *choic
 Status cuda_pin_products(Device *device, const ProductList *list, const void *choices);
 /* Queues a Gemm on ctx->stream. Every part is one contraction, whatever its segments. */
 void cuda_product(const CudaProducts *products, const KernelCtx *ctx, const Gemm *gemm);
+/* For who prepares operands: what was pinned, and the type of operands of any range. */
+const GemmCuda *cuda_products_gemms(const CudaProducts *products);
+OperandType cuda_products_type(const CudaProducts *products);
+
+/* cuda_attention.c: queues the kernel of that name on ctx->stream, by products (device/products.h). */
+void cuda_attention_forward(const CudaProducts *products, const KernelCtx *ctx, const AttentionForward *f);
+void cuda_attention_backward(const CudaProducts *products, const KernelCtx *ctx, const AttentionBackward *g);
 
 #endif

@@ -22,10 +22,16 @@ static bool in_quarters(GemmShape shape, int64_t m) {
     return shape == GEMM_LOWER_MIRRORED && m >= QUARTERS_FROM && m % (2 * GEMM_CUDA_ALIGN) == 0;
 }
 
-static OperandType operand_type(const CudaProducts *products, GemmRange range) {
-    if (range == GEMM_RANGE_UNIT)
-        return OPERAND_F16;
+const GemmCuda *cuda_products_gemms(const CudaProducts *products) {
+    return products->gemms;
+}
+
+OperandType cuda_products_type(const CudaProducts *products) {
     return products->compute == DEVICE_BF16 ? OPERAND_BF16 : OPERAND_F32;
+}
+
+static OperandType operand_type(const CudaProducts *products, GemmRange range) {
+    return range == GEMM_RANGE_UNIT ? OPERAND_F16 : cuda_products_type(products);
 }
 
 static GemmCall call_of(const CudaProducts *products, const ProductShape *p) {
@@ -80,14 +86,9 @@ typedef struct Product {
     char *a, *b; /* scratch for operands */
 } Product;
 
-static bool aligned(const void *at, int64_t stride, int64_t step, OperandType type) {
-    const int64_t unit = GEMM_CUDA_ALIGN / (int64_t)gemm_cuda_element(type);
-    return (uintptr_t)at % GEMM_CUDA_ALIGN == 0 && (stride | step) % unit == 0;
-}
-
 static const void *ready_made(const Product *p, const float *x, const uint16_t *bf16, int64_t stride, int64_t step) {
     const void *at = p->type == OPERAND_F32 ? (const void *)x : p->type == OPERAND_BF16 ? bf16 : NULL;
-    return aligned(at, stride, p->batch > 1 ? step : 0, p->type) ? at : NULL;
+    return gemm_cuda_aligned(at, stride, p->batch > 1 ? step : 0, p->type) ? at : NULL;
 }
 
 static Operand operand_a(const Product *p, const GemmPart *part) {
@@ -165,7 +166,7 @@ static void run_part(const Product *p, const GemmPart *part, bool accumulate) {
 static void place(Product *p) {
     const Gemm *gemm = p->gemm;
     const int64_t stride = gemm_cuda_stride(gemm->n, OPERAND_F32);
-    const bool direct = aligned(gemm->c, gemm->ldc, p->batch > 1 ? gemm->stride_c : 0, OPERAND_F32);
+    const bool direct = gemm_cuda_aligned(gemm->c, gemm->ldc, p->batch > 1 ? gemm->stride_c : 0, OPERAND_F32);
     size_t a_nbytes = 0, b_nbytes = 0;
     for (int i = 0; i < gemm->nparts; i++) {
         const Operand a = operand_a(p, &gemm->part[i]), b = operand_b(p, &gemm->part[i]);

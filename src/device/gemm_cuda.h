@@ -44,6 +44,12 @@ static inline int64_t gemm_cuda_stride(int64_t cols, OperandType type) {
     return (cols + unit - 1) / unit * unit;
 }
 
+/* May a product read or write this matrix of `type` where it is? */
+static inline bool gemm_cuda_aligned(const void *at, int64_t stride, int64_t step, OperandType type) {
+    const int64_t unit = GEMM_CUDA_ALIGN / (int64_t)gemm_cuda_element(type);
+    return (uintptr_t)at % GEMM_CUDA_ALIGN == 0 && (stride | step) % unit == 0;
+}
+
 DM_NODISCARD Status gemm_cuda_create(GemmCuda **gemms); /* on the thread's current GPU */
 void gemm_cuda_destroy(GemmCuda *gemms);                /* accepts NULL; nothing may be queued */
 size_t gemm_cuda_choice_nbytes(int count);

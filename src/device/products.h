@@ -24,6 +24,26 @@ typedef struct ProductList {
 void products_add(ProductList *list, ProductShape shape);
 void products_deinit(ProductList *list);
 
+/* How attention becomes products where a device rounds operands. The query heads of a kv head are rows of one matrix; a
+ * block of query rows of several kv heads (*pairs* of sequence and kv head) has its scores and their gradients in
+ * memory at once, so many of them as ATTENTION_NBYTES hold. The rows follow from one sequence alone, so that the bits
+ * do not depend on how sequences are put together; the pairs change no bit. */
+typedef struct AttentionCut {
+    int64_t rows;  /* tokens of a block: all T, or a multiple of 128; fewer than 512 only where one pair needs it */
+    int64_t pairs; /* at least 1 */
+} AttentionCut;
+AttentionCut attention_cut(int64_t T, int64_t H, int64_t K);
+
+/* The products of a block of `rows` rows (tokens times heads) and `keys` keys: scores and their gradient, [rows,D]
+ * times [keys,D]^T; output and q's gradient, [rows,keys] times [keys,D]; gradients of k and v, [rows,keys]^T times
+ * [rows,D].
+ */
+ProductShape attention_product_rows(int64_t rows, int64_t keys, int64_t D);
+ProductShape attention_product_keys(int64_t rows, int64_t keys, int64_t D);
+ProductShape attention_product_transposed(int64_t rows, int64_t keys, int64_t D);
+/* Those of every block, of forward and backward. */
+void products_add_attention(ProductList *list, int64_t T, int64_t H, int64_t K, int64_t D);
+
 /* Does this device choose? */
 bool device_chooses_products(const Device *device);
 /* Bytes of the choices for `count` products, opaque. */

@@ -1,4 +1,5 @@
-/* One row here for each call in linear.c's terms; a unit test compares the list with what a step launches. */
+/* One row here for each call in linear.c's terms, and attention; a unit test compares the list with what a step
+ * launches. */
 #include "model/products.h"
 
 #include "model/leaf.h"
@@ -28,6 +29,7 @@ void model_products(const ModelShape *shape, int64_t B, int64_t T, int tp_size, 
         const LocalShape local = local_shape(shape, tp_size, rank);
         layer(shape, &local, B * T, forward, list);
         layer(shape, &local, B * T, backward, list);
+        products_add_attention(list, T, local.H, local.K, shape->D);
         forward(list, B * T, local.vocab, shape->C);
         backward(list, B * T, local.vocab, shape->C);
         layer(shape, &local, T, forward, list); /* a prompt: of its tokens only the last has logits */

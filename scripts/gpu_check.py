@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / os.environ.get("DM_BUILD", "build/release-cuda")
 PROGRAMS = {"bin/dmuon-train": "bin/dmuon-train", "bin/test_kernels": "cuda/test_kernels", "bin/bench_device": "cuda/bench_device",
-            "bin/products_fast": "cuda/products_fast"}
+            "bin/products_fast": "cuda/products_fast", "bin/attention_fast": "cuda/attention_fast"}
 FILES = ["configs/bits-tiny.yaml", "configs/kjv-one.yaml", "configs/data/kjv_train.txt", "configs/data/kjv_val.txt", "scripts/gpu_check.py",
          "scripts/gpu_torch.py", *[f"models/llama-{size}.yaml" for size in ("tiny", "1m", "124m", "1b")]]
 NOT_OURS = re.compile(r"lib(cudart|cublas|cublasLt|nccl|cuda|nvidia[a-z-]*|c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux")
@@ -207,8 +207,8 @@ def parity(place: Place) -> str:
     return f"{sum(map(int, passed))} tests"
 
 
-def fast_products(place: Place, kind: str) -> str:
-    place.run([place.programs["bin/products_fast"], kind], 60)
+def rounded(place: Place, program: str, kind: str) -> str:
+    place.run([place.programs[program], kind], 60)
     return "within their bound, the same bits from call to call"
 
 
@@ -229,7 +229,8 @@ def run(top: Path | None) -> int:
     bits = json.loads(expected.read_text()) if expected else train(place, 1, ["device=cpu", *ONE_RANK, *BITS])["bits"]
     report.add("kernels against the CPU's", True, parity, place)
     for kind in ("bf16", "tf32", "large"):
-        report.add(f"rounded products, {kind}", True, fast_products, place, kind)
+        report.add(f"rounded products, {kind}", True, rounded, place, "bin/products_fast", kind)
+        report.add(f"attention by products, {kind}", True, rounded, place, "bin/attention_fast", kind)
     report.add("exact, 1 rank", True, same_bits, place, bits, 1, ONE_RANK)
     report.add("exact, 4 ranks on one GPU", True, same_bits, place, bits, 4, ["mesh.replicate=2", "mesh.shard=2", "comm.transport=mpi"])
     report.add("exact, tp 2 on one GPU", True, same_bits, place, bits, 2, [*ONE_RANK, "mesh.tp=2", "comm.transport=mpi"])

@@ -24,10 +24,10 @@ typedef struct ProductList {
 void products_add(ProductList *list, ProductShape shape);
 void products_deinit(ProductList *list);
 
-/* How attention becomes products where a device rounds operands. The query heads of a kv head are rows of one matrix; a
- * block of query rows of several kv heads (*pairs* of sequence and kv head) has its scores and their gradients in
- * memory at once, so many of them as ATTENTION_NBYTES hold. The rows follow from one sequence alone, so that the bits
- * do not depend on how sequences are put together; the pairs change no bit. */
+/* How attention becomes products where a device rounds operands. The query heads of a kv head are rows of one matrix. A
+ * block of query rows of several *pairs* of sequence and kv head has its scores and their gradients in memory at once,
+ * as many as 256 MiB hold. The rows follow from one sequence alone, so that the bits do not depend on how many
+ * sequences are computed together; the pairs change no bit. */
 typedef struct AttentionCut {
     int64_t rows;  /* tokens of a block: all T, or a multiple of 128; fewer than 512 only where one pair needs it */
     int64_t pairs; /* at least 1 */

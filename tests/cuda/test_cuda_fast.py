@@ -11,7 +11,7 @@ from standin import BUILD, environment, first_seed, needs_build, run, start, ste
 
 pytestmark = needs_build
 
-PRODUCTS = BUILD / "cuda" / "products_fast"
+PRODUCTS, ATTENTION = BUILD / "cuda" / "products_fast", BUILD / "cuda" / "attention_fast"
 FAST = ("numerics.mode=fast", "threads=1", "train.steps=3", "batch.global=8", "batch.seq_len=16", "log.params_hash_every=1")
 BF16 = (*FAST, "precision.compute=bf16", "precision.wire=bf16")
 TF32 = (*FAST, "precision.compute=tf32")
@@ -34,6 +34,25 @@ def test_products(what, seeds):
 def test_a_product_that_was_not_pinned_is_fatal():
     done = subprocess.run([PRODUCTS, "unpinned"], env=environment(1), capture_output=True, text=True, timeout=60)
     assert done.returncode == 6 and "pinned at start-up for the product [64, 32] x [32, 48] in bf16" in done.stderr, done.stderr
+
+
+# ---- attention ----
+
+
+@pytest.mark.parametrize("what,seeds", [("bf16", 3), ("tf32", 2), ("large", 1)])
+def test_attention(what, seeds):
+    for seed in range(first_seed(), first_seed() + seeds):
+        done = subprocess.run([ATTENTION, what], env=environment(seed), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"DM_CUDA_SEED={seed}: {done.stderr}"
+
+
+def test_attention_of_a_layer_takes_few_launches(tmp_path):
+    done = subprocess.run([ATTENTION, "once"], env=environment(0, DM_STANDIN_COUNTS=tmp_path / "counts"), capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0, done.stderr
+    kernels = {name.split("<")[0]: n for name, n in json.loads((tmp_path / "counts").read_text())["kernels"].items()}
+    forward, backward = {"head_pack_kernel": 1, "score_softmax_kernel": 1}, {"head_pack_kernel": 1, "score_gradient_kernel": 1}
+    assert kernels == {**forward, **backward, "head_pack_kernel": 2, "cublasLtMatmul": 2 + 5}
 
 
 # ---- runs ----

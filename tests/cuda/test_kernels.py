@@ -51,7 +51,7 @@ def slow(source):
     return pytest.param(source, marks=pytest.mark.skipif(not SLOW, reason="compiles for a minute: DM_SLOW=1"))
 
 
-@pytest.mark.parametrize("source", ["gemm", "newton_schulz", slow("attention_forward"), slow("attention_backward")])
+@pytest.mark.parametrize("source", ["gemm", "newton_schulz", "attention_rows", slow("attention_forward"), slow("attention_backward")])
 def test_no_register_is_spilled(source, tmp_path):
     report = compile_to(source, tmp_path / "kernels.o", "-Xptxas", "-v")
     kernels = re.findall(r"Compiling entry function '(\w+)' for 'sm_(\d+)'", report)

@@ -18,6 +18,9 @@ static ProductList noted;
 
 static void note_launch(Stream *stream, KernelId id, const void *args, size_t nbytes) {
     const Gemm *g = args;
+    const AttentionForward *f = args;
+    if (id == KERNEL_ATTENTION_FORWARD)
+        products_add_attention(&noted, f->T, f->H, f->K, f->D);
     if (id == KERNEL_GEMM)
         for (int p = 0; p < g->nparts; p++)
             products_add(&noted, (ProductShape){g->m, g->n, g->part[p].k, g->trans_a, g->trans_b, g->shape, g->range});
@@ -122,6 +125,37 @@ static void test_logits_do_not_depend_on_what_follows_the_prompt(void **state) {
     resident_destroy(&r);
 }
 
+static void expect_cut(int64_t T, int64_t H, int64_t K, int64_t rows, int64_t pairs) {
+    const AttentionCut cut = attention_cut(T, H, K);
+    assert_int_equal(cut.rows, rows);
+    assert_int_equal(cut.pairs, pairs);
+}
+
+/* 256 MiB at 12 bytes for each row, head and key: all rows of all heads, else 512 of some heads, else fewer of one. */
+static void test_attention_is_cut_to_what_memory_holds(void **state) {
+    (void)state;
+    expect_cut(1, 1, 1, 1, 22369621);
+    expect_cut(1024, 12, 12, 1024, 21);
+    expect_cut(1000, 22, 22, 1000, 22);
+    expect_cut(1000, 23, 23, 896, 24);
+    expect_cut(2048, 32, 8, 512, 5);
+    expect_cut(8192, 32, 32, 512, 5);
+    expect_cut(32768, 32, 8, 128, 1);
+    expect_cut(131072, 64, 8, 128, 1);
+}
+
+static void test_products_of_attention_are_three_for_each_block(void **state) {
+    (void)state;
+    ProductList list = {0};
+    products_add_attention(&list, 1100, 20, 10, 8);
+    assert_int_equal(list.count, 6);
+    assert_true(find(&list, &(ProductShape){.m = 1792, .n = 896, .k = 8, .trans_b = true}) >= 0);
+    assert_true(find(&list, &(ProductShape){.m = 408, .n = 1100, .k = 8, .trans_b = true}) >= 0);
+    assert_true(find(&list, &(ProductShape){.m = 408, .n = 8, .k = 1100}) >= 0);
+    assert_true(find(&list, &(ProductShape){.m = 1100, .n = 8, .k = 408, .trans_a = true}) >= 0);
+    products_deinit(&list);
+}
+
 /* Of all tp ranks: a vocabulary of 61 leaves the last with fewer rows. */
 static void test_products_of_the_model_cover_every_tp_rank(void **state) {
     (void)state;
@@ -183,6 +217,8 @@ int main(void) {
         cmocka_unit_test(test_products_are_listed_once_and_empty_ones_not_at_all),
         cmocka_unit_test(test_products_of_the_model_are_those_it_launches),
         cmocka_unit_test(test_logits_do_not_depend_on_what_follows_the_prompt),
+        cmocka_unit_test(test_attention_is_cut_to_what_memory_holds),
+        cmocka_unit_test(test_products_of_attention_are_three_for_each_block),
         cmocka_unit_test(test_products_of_the_model_cover_every_tp_rank),
         cmocka_unit_test(test_products_of_newton_schulz_are_those_it_launches),
         cmocka_unit_test(test_products_of_slices_cover_every_tp_rank),

@@ -9,7 +9,7 @@
 #include "kernels/cuda/attention_rows.h"
 
 typedef struct Attention {
-    const GemmCuda *gemms;
+    GemmCuda *gemms;
     const KernelCtx *ctx;
     OperandType type;
     int64_t B, T, K, D, group;

@@ -41,6 +41,11 @@ typedef struct Backend {
     void (*stopwatch_mark)(Stopwatch *watch, int mark);
     bool (*stopwatch_ms)(Stopwatch *watch, int from, int to, double *ms);
 
+    Repeat *(*repeat_create)(Device *device); /* NULL: nothing is replayed */
+    void (*repeat_destroy)(Repeat *repeat);
+    bool (*repeat_begin)(Repeat *repeat, const void *key, size_t nbytes);
+    void (*repeat_end)(Repeat *repeat);
+
     DM_NODISCARD Status (*arena_init)(Device *device, Arena *arena, size_t nbytes, const char *what);
     void (*arena_deinit)(Device *device, Arena *arena);
     void *(*alloc)(Stream *stream, size_t nbytes);
@@ -72,6 +77,10 @@ struct Event {
 };
 
 struct Stopwatch {
+    const Backend *backend;
+};
+
+struct Repeat {
     const Backend *backend;
 };
 

@@ -1,4 +1,4 @@
-/* The CUDA backend's own structs, for cuda.c, cuda_event.c and cuda_memory.c. A stream is a cudaStream_t. With
+/* The CUDA backend's own structs, for the files cuda*.c. A stream is a cudaStream_t. With
  * DeviceOptions.host_calls a communication stream has a worker thread in front of it: everything queued there passes
  * through the worker's queue, so that a host call that blocks holds up its own stream only. The other streams are
  * queued on by the calling thread directly. */
@@ -30,6 +30,7 @@ typedef struct CudaStream {
     KernelCtx ctx;
     void *scratch; /* device memory for kernels */
     size_t scratch_nbytes;
+    uint64_t scratch_moves; /* how often it was given up for a larger one */
     Staging staging;
     void *pinned; /* for transports */
     size_t pinned_nbytes;
@@ -115,6 +116,12 @@ void cuda_stopwatch_destroy(Stopwatch *watch);
 void cuda_stopwatch_mark(Stopwatch *watch, int mark);
 bool cuda_stopwatch_ms(Stopwatch *watch, int from, int to, double *ms);
 void cuda_marks_destroy(CudaDevice *device); /* nothing may be queued */
+
+/* cuda_repeat.c */
+Repeat *cuda_repeat_create(Device *device);
+void cuda_repeat_destroy(Repeat *repeat);
+bool cuda_repeat_begin(Repeat *repeat, const void *key, size_t nbytes);
+void cuda_repeat_end(Repeat *repeat);
 
 /* cuda_memory.c */
 Status cuda_arena_init(Device *device, Arena *arena, size_t nbytes, const char *what);

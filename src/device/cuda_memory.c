@@ -89,6 +89,7 @@ void *cuda_scratch(const KernelCtx *ctx, int thread, size_t nbytes) {
         cuda_wait_stream(stream); /* kernels that were given the smaller block */
         if (stream->scratch != NULL)
             CUDA_OK(cudaFree(stream->scratch));
+        stream->scratch_moves++;
         stream->scratch_nbytes = nbytes + nbytes / 2;
         stream->scratch = allocate_or_die(stream->scratch_nbytes, "kernel scratch");
     }

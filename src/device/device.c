@@ -190,6 +190,26 @@ bool stopwatch_ms(Stopwatch *watch, int from, int to, double *ms) {
     return watch->backend->stopwatch_ms(watch, from, to, ms);
 }
 
+/* ---- what comes again ---- */
+
+Repeat *repeat_create(Device *device) {
+    return device->backend->repeat_create != NULL ? device->backend->repeat_create(device) : NULL;
+}
+
+void repeat_destroy(Repeat *repeat) {
+    if (repeat != NULL)
+        repeat->backend->repeat_destroy(repeat);
+}
+
+bool repeat_begin(Repeat *repeat, const void *key, size_t nbytes) {
+    return repeat != NULL && repeat->backend->repeat_begin(repeat, key, nbytes);
+}
+
+void repeat_end(Repeat *repeat) {
+    if (repeat != NULL)
+        repeat->backend->repeat_end(repeat);
+}
+
 /* ---- memory ---- */
 
 Status device_arena_init(Device *device, Arena *arena, size_t nbytes, const char *what) {

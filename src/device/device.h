@@ -98,6 +98,16 @@ void stopwatch_mark(Stopwatch *watch, int mark);
 /* Milliseconds from one mark to another. False when they have not both passed. */
 bool stopwatch_ms(Stopwatch *watch, int from, int to, double *ms);
 
+/* Launches on the compute stream that come again, step after step, with the same arguments: a device may record them
+ * and replay them at once. Between begin and end stands nothing but launches; `key` is all that their arguments depend
+ * on. True: they have been queued, and there is no end. False: the caller queues them and ends. A device that never
+ * replays has no Repeat, NULL, which is accepted everywhere. */
+typedef struct Repeat Repeat; /* opaque */
+Repeat *repeat_create(Device *device);
+void repeat_destroy(Repeat *repeat);
+bool repeat_begin(Repeat *repeat, const void *key, size_t nbytes);
+void repeat_end(Repeat *repeat);
+
 /* Device memory, zeroed like arena_init's. On the CPU it is host memory. */
 DM_NODISCARD Status device_arena_init(Device *device, Arena *arena, size_t nbytes, const char *what);
 /* Waits for the compute stream; nothing queued on another may use it. */

@@ -1,4 +1,4 @@
-/* Muon on one whole matrix: momentum, orthogonalisation, decoupled decay and the scaled step. */
+/* Muon on whole matrices: momentum, orthogonalisation, decoupled decay and the scaled step. */
 #include "optim/muon.h"
 
 #include <math.h>
@@ -23,10 +23,26 @@ static void update_momentum(const MuonStep *step, Stream *stream, float *momentu
                                              .mu = (float)step->momentum});
 }
 
-void muon_direction(const MuonStep *step, const NsPlan *plan, Stream *stream, float *momentum, float *grad,
-                    float *scratch) {
-    update_momentum(step, stream, momentum, grad, plan->out * plan->in);
-    ns_run(plan, stream, grad, scratch);
+/* Newton-Schulz is the same launches in every step, unlike what takes the step's scalars. */
+static void run_repeated(const NsBatch *batch, Stream *stream, float *scratch, Repeat *repeat) {
+    struct {
+        const void *scratch, *plan[NS_BATCH_MAX], *x[NS_BATCH_MAX];
+    } key = {.scratch = scratch};
+    for (int i = 0; i < batch->count; i++) {
+        key.plan[i] = batch->plan[i];
+        key.x[i] = batch->x[i];
+    }
+    if (repeat_begin(repeat, &key, sizeof key))
+        return;
+    ns_run(batch, stream, scratch);
+    repeat_end(repeat);
+}
+
+void muon_direction(const MuonStep *step, const NsBatch *batch, float *const *momentum, Stream *stream, float *scratch,
+                    Repeat *repeat) {
+    for (int i = 0; i < batch->count; i++)
+        update_momentum(step, stream, momentum[i], batch->x[i], batch->plan[i]->out * batch->plan[i]->in);
+    run_repeated(batch, stream, scratch, repeat);
 }
 
 void muon_direction_slice(const MuonStep *step, const NsPlan *plan, const NsSlice *slice, Stream *stream,

@@ -15,11 +15,12 @@
 #define MAX_SEGMENTS 64
 
 /* Scratch: abs_max (one float) in the first line, then MAX_SEGMENTS doubles, then the largest magnitudes of
- * MAX_SEGMENTS tp ranks, then the matrices, each 64-byte aligned. */
+ * MAX_SEGMENTS tp ranks, then matrices, each kind 64-byte aligned; those of a batch stand side by side, so that what
+ * is done element by element is done to all of them as to one array. */
 #define MAXIMA_OFFSET (NS_SUMSQ_OFFSET + MAX_SEGMENTS * 2)
 #define HEAD_NELEM (MAXIMA_OFFSET + MAX_SEGMENTS)
-#define GRAM_SQUARES 4   /* R, Z, Q, P [m,m]; then Y [out,in] */
-#define DIRECT_SQUARES 2 /* A, B [m,m]; then Y [out,in]       */
+#define GRAM_SQUARES 4   /* R, Z, Q, P [m,m]; then Y [out,in]; of a batch also X [out,in] */
+#define DIRECT_SQUARES 2 /* A, B [m,m]; then Y, X likewise                                */
 
 /* As printed in the papers. Polar Express is made safe by dividing the argument of its polynomials by 1.05. */
 static const double polar_express[5][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
@@ -115,28 +116,51 @@ static int64_t aligned(int64_t nelem) {
     return (nelem + ALIGN_NELEM - 1) / ALIGN_NELEM * ALIGN_NELEM;
 }
 
-int64_t ns_scratch_nelem(const NsPlan *plan) {
-    const int64_t squares = plan->gram ? GRAM_SQUARES : DIRECT_SQUARES;
-    return HEAD_NELEM + squares * aligned(plan->m * plan->m) + aligned(plan->m * plan->n);
+bool ns_same_shape(const NsPlan *a, const NsPlan *b) {
+    return a->out == b->out && a->in == b->in;
 }
 
-static float *scratch_square(const NsPlan *plan, float *scratch, int index) {
-    return scratch + HEAD_NELEM + index * aligned(plan->m * plan->m);
+static int squares_of(const NsPlan *plan) {
+    return plan->gram ? GRAM_SQUARES : DIRECT_SQUARES;
+}
+
+int64_t ns_scratch_nelem(const NsPlan *plan, int count) {
+    const int whole = count > 1 ? 2 : 1;
+    return HEAD_NELEM + squares_of(plan) * aligned(count * plan->m * plan->m) +
+           whole * aligned(count * plan->m * plan->n);
 }
 
 /* One run: the plan of what this rank holds, and how it meets the other slices. */
 typedef struct NsRun {
-    const NsPlan *plan;   /* out, in, n and segments of the slice */
-    const NsSlice *slice; /* NULL: the matrix is whole          */
+    const NsPlan *plan; /* of the shape; out, in, n and segments of the slice */
+    const NsBatch *batch;
+    const NsSlice *slice; /* NULL: the matrices are whole */
     Stream *stream;
     float *scratch;
 } NsRun;
+
+static float *scratch_square(const NsRun *run, int index) {
+    return run->scratch + HEAD_NELEM + index * aligned(run->batch->count * run->plan->m * run->plan->m);
+}
+
+static int64_t whole_nelem(const NsRun *run) {
+    return run->batch->count * run->plan->m * run->plan->n;
+}
+
+static float *scratch_y(const NsRun *run) {
+    return scratch_square(run, squares_of(run->plan));
+}
+
+/* Where the matrices are iterated on. */
+static float *place_x(const NsRun *run) {
+    return run->batch->count == 1 ? run->batch->x[0] : scratch_y(run) + aligned(whole_nelem(run));
+}
 
 static CommTag slice_tag(const NsSlice *slice, int64_t nbytes) {
     return (CommTag){.what = slice->what, .unit = slice->unit, .payload = slice->counted ? nbytes : 0};
 }
 
-/* scratch[0] = the largest magnitude of the matrix. */
+/* scratch[0] = the largest magnitude of a matrix. */
 static void largest_magnitude(const NsRun *run, const float *x) {
     const int64_t nelem = run->plan->out * run->plan->in;
     if (run->slice == NULL) {
@@ -151,9 +175,8 @@ static void largest_magnitude(const NsRun *run, const float *x) {
     ops_abs_max(run->stream, (AbsMax){.out = run->scratch, .x = all, .n = size});
 }
 
-/* Sums of squares of all segments; gives their number. */
-static int segment_sums(const NsRun *run, const float *x) {
-    const NsPlan *plan = run->plan;
+/* Sums of squares of all segments of a matrix; gives their number. */
+static int segment_sums(const NsRun *run, const NsPlan *plan, const float *x) {
     const int nsegments = plan->tp_dim < 0 ? 1 : plan->segments;
     double *all = (double *)(void *)(run->scratch + NS_SUMSQ_OFFSET);
     double *mine = all + (run->slice ? comm_rank(run->slice->tp) * nsegments : 0);
@@ -172,41 +195,60 @@ static int segment_sums(const NsRun *run, const float *x) {
     return total;
 }
 
-/* x scaled by an exact power of two, then divided by its Frobenius norm. The sum runs over the stored orientation. */
-static void normalise(const NsRun *run, float *x) {
-    const int64_t nelem = run->plan->out * run->plan->in;
+/* y = x scaled by an exact power of two, where x is, then divided by its Frobenius norm. The sum runs over the stored
+ * orientation. */
+static void normalise(const NsRun *run, const NsPlan *plan, float *x, float *y) {
+    const int64_t nelem = plan->out * plan->in;
     largest_magnitude(run, x);
     ops_ns_scale_pow2(run->stream, (NsScalePow2){.y = x, .x = x, .abs_max = run->scratch, .n = nelem});
-    const int nsegments = segment_sums(run, x);
+    const int nsegments = segment_sums(run, plan, x);
     const double *sumsq = (const double *)(const void *)(run->scratch + NS_SUMSQ_OFFSET);
-    ops_ns_normalize(run->stream, (NsNormalize){.y = x, .x = x, .sumsq = sumsq, .n = nelem, .nsegments = nsegments});
+    ops_ns_normalize(run->stream, (NsNormalize){.y = y, .x = x, .sumsq = sumsq, .n = nelem, .nsegments = nsegments});
 }
 
 static bool iterates(const NsRun *run) {
     return run->slice == NULL || comm_rank(run->slice->tp) == run->slice->owner;
 }
 
-/* r = XX^T [m,m], segmented where the contracted dimension is the one that tp cuts; of slices the tree goes on to the
- * owner. */
-static void gram_product(const NsRun *run, const float *x, float *r) {
-    const NsPlan *plan = run->plan;
+/* r = XX^T [m,m] of `count` neighbours in a batch, segmented where the contracted dimension is the one that tp cuts. */
+static void gram_of(const NsRun *run, const NsPlan *plan, const float *x, float *r, int count) {
     const int nsegments = plan->gram_segmented ? plan->segments : 1;
     const int64_t segment = plan->gram_segmented ? plan->segment : plan->n;
-    ops_gemm(run->stream,
-             (Gemm){.m = plan->m,
-                    .n = plan->m,
-                    .nparts = 1,
-                    .part[0] = {.a = x, .b = x, .lda = plan->in, .ldb = plan->in, .k = plan->n, .segment = segment},
-                    .nsegments = nsegments,
-                    .trans_a = plan->transposed,
-                    .trans_b = !plan->transposed,
-                    .shape = GEMM_LOWER_MIRRORED,
-                    .range = GEMM_RANGE_UNIT,
-                    .c = r,
-                    .ldc = plan->m});
+    const int64_t whole = plan->m * plan->n;
+    ops_gemm(run->stream, (Gemm){.m = plan->m,
+                                 .n = plan->m,
+                                 .nparts = 1,
+                                 .part[0] = {.a = x,
+                                             .b = x,
+                                             .lda = plan->in,
+                                             .ldb = plan->in,
+                                             .k = plan->n,
+                                             .segment = segment,
+                                             .stride_a = whole,
+                                             .stride_b = whole},
+                                 .nsegments = nsegments,
+                                 .trans_a = plan->transposed,
+                                 .trans_b = !plan->transposed,
+                                 .shape = GEMM_LOWER_MIRRORED,
+                                 .range = GEMM_RANGE_UNIT,
+                                 .c = r,
+                                 .ldc = plan->m,
+                                 .batch = count,
+                                 .stride_c = plan->m * plan->m});
+}
+
+/* All of a batch: one product for each run of matrices that are cut alike. Of slices the tree goes on to the owner. */
+static void gram_product(const NsRun *run, const float *x, float *r) {
+    const NsPlan *const *plan = run->batch->plan;
+    const int64_t square = run->plan->m * run->plan->m;
+    for (int first = 0, end = 0; first < run->batch->count; first = end) {
+        while (end < run->batch->count && plan[end]->gram_segmented == plan[first]->gram_segmented)
+            end++;
+        gram_of(run, plan[first], x + first * run->plan->m * run->plan->n, r + first * square, end - first);
+    }
     if (run->slice != NULL)
-        comm_reduce(run->slice->tp, run->stream, r, r, plan->m * plan->m, DTYPE_F32, run->slice->owner,
-                    slice_tag(run->slice, plan->m * plan->m * (int64_t)sizeof *r));
+        comm_reduce(run->slice->tp, run->stream, r, r, square, DTYPE_F32, run->slice->owner,
+                    slice_tag(run->slice, square * (int64_t)sizeof *r));
 }
 
 /* The owner's factor [m,m] goes to every slice. */
@@ -218,33 +260,43 @@ static void share_factor(const NsRun *run, float *q) {
 }
 
 /* c = ab, all [m,m]. */
-static void square_product(const NsPlan *plan, Stream *stream, const float *a, const float *b, float *c,
-                           GemmShape shape) {
-    const int64_t m = plan->m;
-    ops_gemm(stream, (Gemm){.m = m,
-                            .n = m,
-                            .nparts = 1,
-                            .part[0] = {.a = a, .b = b, .lda = m, .ldb = m, .k = m, .segment = m},
-                            .nsegments = 1,
-                            .shape = shape,
-                            .range = GEMM_RANGE_UNIT,
-                            .c = c,
-                            .ldc = m});
+static void square_product(const NsRun *run, const float *a, const float *b, float *c, GemmShape shape) {
+    const int64_t m = run->plan->m, square = m * m;
+    ops_gemm(
+        run->stream,
+        (Gemm){.m = m,
+               .n = m,
+               .nparts = 1,
+               .part[0] =
+                   {.a = a, .b = b, .lda = m, .ldb = m, .k = m, .segment = m, .stride_a = square, .stride_b = square},
+               .nsegments = 1,
+               .shape = shape,
+               .range = GEMM_RANGE_UNIT,
+               .c = c,
+               .ldc = m,
+               .batch = run->batch->count,
+               .stride_c = square});
 }
 
 /* y = qX; on a stored transposed matrix y = x q^T. */
-static void apply_factor(const NsPlan *plan, Stream *stream, const float *q, const float *x, float *y) {
-    const GemmPart left = {.a = q, .b = x, .lda = plan->m, .ldb = plan->in, .k = plan->m, .segment = plan->m};
-    const GemmPart right = {.a = x, .b = q, .lda = plan->in, .ldb = plan->m, .k = plan->m, .segment = plan->m};
-    ops_gemm(stream, (Gemm){.m = plan->out,
-                            .n = plan->in,
-                            .nparts = 1,
-                            .part[0] = plan->transposed ? right : left,
-                            .nsegments = 1,
-                            .trans_b = plan->transposed,
-                            .range = GEMM_RANGE_UNIT,
-                            .c = y,
-                            .ldc = plan->in});
+static void apply_factor(const NsRun *run, const float *q, const float *x, float *y) {
+    const NsPlan *plan = run->plan;
+    const int64_t m = plan->m, square = m * m, whole = plan->m * plan->n;
+    const GemmPart left = {
+        .a = q, .b = x, .lda = m, .ldb = plan->in, .k = m, .segment = m, .stride_a = square, .stride_b = whole};
+    const GemmPart right = {
+        .a = x, .b = q, .lda = plan->in, .ldb = m, .k = m, .segment = m, .stride_a = whole, .stride_b = square};
+    ops_gemm(run->stream, (Gemm){.m = plan->out,
+                                 .n = plan->in,
+                                 .nparts = 1,
+                                 .part[0] = plan->transposed ? right : left,
+                                 .nsegments = 1,
+                                 .trans_b = plan->transposed,
+                                 .range = GEMM_RANGE_UNIT,
+                                 .c = y,
+                                 .ldc = plan->in,
+                                 .batch = run->batch->count,
+                                 .stride_c = whole});
 }
 
 /* out = fma(c, x, y). */
@@ -260,36 +312,44 @@ static void combine_scaled(Stream *stream, float *out, const double coef[3], con
         (NsCombine){.out = out, .x = x, .y = y, .n = n, .scale_y = true, .c = (float)coef[2], .b = (float)coef[1]});
 }
 
-/* One iteration on the Gram matrix r and the factor q; z and p are free. `fresh`: q starts again. */
-static void gram_step(const NsPlan *plan, Stream *stream, float *scratch, int step, bool fresh) {
-    float *r = scratch_square(plan, scratch, 0), *z = scratch_square(plan, scratch, 1);
-    float *q = scratch_square(plan, scratch, 2), *p = scratch_square(plan, scratch, 3);
-    const double *coef = plan->coef[step];
-    const int64_t square = plan->m * plan->m;
-    square_product(plan, stream, r, r, z, GEMM_LOWER_MIRRORED);
-    combine_scaled(stream, z, coef, z, r, square); /* Z = fma(c, RR, b*R) */
-    if (fresh) {
-        ops_add_diagonal(stream, (AddDiagonal){.out = q, .x = z, .m = plan->m, .a = (float)coef[0]});
-    } else {
-        square_product(plan, stream, q, z, p, GEMM_FULL);
-        combine(stream, q, coef[0], q, p, square); /* Q = fma(a, Q, QZ) */
-    }
-    if (last_or_before_restart(plan, step))
-        return;
-    square_product(plan, stream, r, z, p, GEMM_LOWER_MIRRORED);
-    combine(stream, p, coef[0], r, p, square); /* T = fma(a, R, RZ) in p; r is free from here */
-    square_product(plan, stream, z, p, r, GEMM_LOWER_MIRRORED);
-    combine(stream, r, coef[0], p, r, square); /* R = fma(a, T, ZT) */
+/* q = z + aI. */
+static void add_diagonal(const NsRun *run, float *q, const float *z, double a) {
+    const int64_t m = run->plan->m;
+    for (int i = 0; i < run->batch->count; i++)
+        ops_add_diagonal(run->stream, (AddDiagonal){.out = q + i * m * m, .x = z + i * m * m, .m = m, .a = (float)a});
 }
 
-static void run_gram(const NsRun *run, float *x) {
+/* One iteration on the Gram matrix r and the factor q; z and p are free. `fresh`: q starts again. */
+static void gram_step(const NsRun *run, int step, bool fresh) {
+    float *r = scratch_square(run, 0), *z = scratch_square(run, 1);
+    float *q = scratch_square(run, 2), *p = scratch_square(run, 3);
+    const double *coef = run->plan->coef[step];
+    const int64_t squares = run->batch->count * run->plan->m * run->plan->m;
+    square_product(run, r, r, z, GEMM_LOWER_MIRRORED);
+    combine_scaled(run->stream, z, coef, z, r, squares); /* Z = fma(c, RR, b*R) */
+    if (fresh) {
+        add_diagonal(run, q, z, coef[0]);
+    } else {
+        square_product(run, q, z, p, GEMM_FULL);
+        combine(run->stream, q, coef[0], q, p, squares); /* Q = fma(a, Q, QZ) */
+    }
+    if (last_or_before_restart(run->plan, step))
+        return;
+    square_product(run, r, z, p, GEMM_LOWER_MIRRORED);
+    combine(run->stream, p, coef[0], r, p, squares); /* T = fma(a, R, RZ) in p; r is free from here */
+    square_product(run, z, p, r, GEMM_LOWER_MIRRORED);
+    combine(run->stream, r, coef[0], p, r, squares); /* R = fma(a, T, ZT) */
+}
+
+/* Gives where the result is. */
+static const float *run_gram(const NsRun *run) {
     const NsPlan *plan = run->plan;
-    float *r = scratch_square(plan, run->scratch, 0), *q = scratch_square(plan, run->scratch, 2);
-    float *from = x, *to = scratch_square(plan, run->scratch, GRAM_SQUARES);
+    float *r = scratch_square(run, 0), *q = scratch_square(run, 2);
+    float *from = place_x(run), *to = scratch_y(run);
     for (int i = 0; i <= plan->steps; i++) {
         if (i == plan->steps || plan->restart[i]) {
             share_factor(run, q);
-            apply_factor(plan, run->stream, q, from, to);
+            apply_factor(run, q, from, to);
             float *swap = from;
             from = to;
             to = swap;
@@ -300,45 +360,53 @@ static void run_gram(const NsRun *run, float *x) {
         if (fresh)
             gram_product(run, from, r);
         if (iterates(run))
-            gram_step(plan, run->stream, run->scratch, i, fresh);
+            gram_step(run, i, fresh);
     }
-    if (from != x)
-        ops_copy(run->stream, (Copy){.dst = x,
-                                     .src = from,
-                                     .rows = plan->out,
-                                     .cols = plan->in,
-                                     .dst_stride = plan->in,
-                                     .src_stride = plan->in});
+    return from;
 }
 
-static void run_direct(const NsRun *run, float *x) {
+static const float *run_direct(const NsRun *run) {
     const NsPlan *plan = run->plan;
-    Stream *stream = run->stream;
-    float *a = scratch_square(plan, run->scratch, 0), *b = scratch_square(plan, run->scratch, 1);
-    float *y = scratch_square(plan, run->scratch, DIRECT_SQUARES);
+    float *a = scratch_square(run, 0), *b = scratch_square(run, 1);
+    float *x = place_x(run), *y = scratch_y(run);
     for (int i = 0; i < plan->steps; i++) {
         gram_product(run, x, a);
         if (iterates(run)) {
-            square_product(plan, stream, a, a, b, GEMM_LOWER_MIRRORED);
-            combine_scaled(stream, b, plan->coef[i], b, a, plan->m * plan->m); /* B = fma(c, AA, b*A) */
+            square_product(run, a, a, b, GEMM_LOWER_MIRRORED);
+            combine_scaled(run->stream, b, plan->coef[i], b, a,
+                           run->batch->count * plan->m * plan->m); /* B = fma(c, AA, b*A) */
         }
         share_factor(run, b);
-        apply_factor(plan, stream, b, x, y);
-        combine(stream, x, plan->coef[i][0], x, y, plan->out * plan->in); /* X = fma(a, X, BX) */
+        apply_factor(run, b, x, y);
+        combine(run->stream, x, plan->coef[i][0], x, y, whole_nelem(run)); /* X = fma(a, X, BX) */
+    }
+    return x;
+}
+
+static void run_plan(const NsRun *run) {
+    const NsPlan *plan = run->plan;
+    const NsBatch *batch = run->batch;
+    for (int i = 0; i < batch->count; i++)
+        normalise(run, batch->plan[i], batch->x[i], place_x(run) + i * plan->out * plan->in);
+    const float *result = plan->gram ? run_gram(run) : run_direct(run);
+    for (int i = 0; i < batch->count; i++) {
+        const float *from = result + i * plan->out * plan->in;
+        if (from != batch->x[i])
+            ops_copy(run->stream, (Copy){.dst = batch->x[i],
+                                         .src = from,
+                                         .rows = plan->out,
+                                         .cols = plan->in,
+                                         .dst_stride = plan->in,
+                                         .src_stride = plan->in});
     }
 }
 
-static void run_plan(const NsRun *run, float *x) {
-    normalise(run, x);
-    if (run->plan->gram)
-        run_gram(run, x);
-    else
-        run_direct(run, x);
-}
-
-void ns_run(const NsPlan *plan, Stream *stream, float *x, float *scratch) {
-    if (plan->m > 0)
-        run_plan(&(NsRun){.plan = plan, .stream = stream, .scratch = scratch}, x);
+void ns_run(const NsBatch *batch, Stream *stream, float *scratch) {
+    DM_ASSERT(batch->count >= 1 && batch->count <= NS_BATCH_MAX);
+    for (int i = 1; i < batch->count; i++)
+        DM_ASSERT(ns_same_shape(batch->plan[i], batch->plan[0]));
+    if (batch->plan[0]->m > 0)
+        run_plan(&(NsRun){.plan = batch->plan[0], .batch = batch, .stream = stream, .scratch = scratch});
 }
 
 int64_t ns_slice_nelem(const NsPlan *plan, int tp_size) {
@@ -358,8 +426,9 @@ static NsPlan slice_plan(const NsPlan *plan, int tp_size, int tp_rank) {
 }
 
 void ns_run_slice(const NsPlan *plan, const NsSlice *slice, Stream *stream, float *x, float *scratch) {
-    const NsPlan local = slice_plan(plan, comm_size(slice->tp), comm_rank(slice->tp));
-    run_plan(&(NsRun){.plan = &local, .slice = slice, .stream = stream, .scratch = scratch}, x);
+    const NsPlan local = slice_plan(plan, comm_size(slice->tp), comm_rank(slice->tp)), *only = &local;
+    const NsBatch one = {.count = 1, .plan = &only, .x = &x};
+    run_plan(&(NsRun){.plan = &local, .batch = &one, .slice = slice, .stream = stream, .scratch = scratch});
 }
 
 /* ---- the products, beforehand ---- */

@@ -31,6 +31,15 @@ typedef struct GradSlot {
     Event *consumed; /* on reduce: the reductions have read it */
 } GradSlot;
 
+/* Matrices of one unit and one shape that this rank updates whole, in one run of Newton-Schulz: in fast mode all there
+ * are, up to NS_BATCH_MAX at a time; in exact mode each one alone, in the least memory. */
+typedef struct OwnerBatch {
+    int group, part; /* the packed buffer; the part of it that tp gathers, -1: without tp */
+    int count;
+    int row[NS_BATCH_MAX];
+    Repeat *repeat;
+} OwnerBatch;
+
 typedef enum PublishState { PUBLISH_IDLE, PUBLISH_PENDING } PublishState;
 
 /* What a unit waits for. */
@@ -70,12 +79,14 @@ struct Parallel {
     float **adamw_final; /* [nunits] reduced run of blocks                              */
 
     float **tp_gathered, **tp_scattered; /* [nparts][T][part nelem] at the tp owner, else NULL; kept or per step */
-    float *tp_whole;                     /* the largest whole matrix of this tp owner */
+    float *tp_whole;                     /* this tp owner's whole matrices of the largest batch */
     float *ns_scratch;                   /* the largest ns_run needs                 */
-    int32_t **block_size;                /* [nunits][run] sizes of this rank's blocks */
-    double *sums, *all_sums;             /* [sums_nelem], [world][sums_nelem] device */
-    double *host_sums;                   /* [world][sums_nelem] host                 */
-    float *loss, *all_losses;            /* [k + 1], [D][k + 1] device               */
+    OwnerBatch *batch;                   /* [nbatches] heap, by unit                 */
+    int nbatches;
+    int32_t **block_size;     /* [nunits][run] sizes of this rank's blocks */
+    double *sums, *all_sums;  /* [sums_nelem], [world][sums_nelem] device */
+    double *host_sums;        /* [world][sums_nelem] host                 */
+    float *loss, *all_losses; /* [k + 1], [D][k + 1] device               */
 
     bool in_step, forward_only;
     int64_t round;
@@ -116,6 +127,9 @@ void wire_publish_over(Parallel *p, Axis axis, int g, int root);
 void wire_publish_end(Parallel *p, int g);
 
 /* owner.c: Muon. */
+void owner_batches(Parallel *p); /* which matrices are updated together: batch, nbatches */
+/* Elements of tp_whole up to the end of the batch's first `count` matrices, which lie there with their padding. */
+int64_t owner_whole_end(const Parallel *p, const OwnerBatch *batch, int count);
 void owner_gather(Parallel *p, int unit, const CacheSlot *slot);
 void owner_bind_values(Parallel *p, int unit, const CacheSlot *slot);
 void owner_bind_grads(Parallel *p, int unit, float *base);

@@ -97,21 +97,26 @@ static void layout_local(Parallel *p, ParallelBytes *bytes) {
     bytes->leaf_trees = all - bytes->gradients;
 }
 
+/* Of the whole matrices of one batch. */
+static int64_t largest_whole(const Parallel *p) {
+    int64_t largest = 0;
+    for (int b = 0; b < p->nbatches; b++)
+        if (p->batch[b].part >= 0)
+            largest = max64(largest, owner_whole_end(p, &p->batch[b], p->batch[b].count));
+    return largest;
+}
+
 /* Between a cell's slices and its tp owners: kept buffers in the arena; the others are taken in the step and counted
  * here all the same. */
 static void layout_tp(Parallel *p, ParallelBytes *bytes) {
     const Plan *plan = p->plan;
     const BufferReuse reuse = p->config->parallel.tp_buffer_reuse;
     const size_t before = p->arena.used;
-    int64_t whole = 0;
     for (int i = 0; i < plan->nparts; i++) {
         const PlanTpPart *part = &plan->tp_part[i];
         if (!store_in_cell(&p->store, &plan->group[part->group]) || part->owner_tp != p->store.coord.tp)
             continue;
         const int64_t nelem = part->nelem * plan->mesh.tp;
-        for (int m = part->first; m < part->first + part->count; m++)
-            whole = max64(whole, plan->param[plan->member[m]].local_nelem *
-                                     plan->mesh.tp); /* with padding, which stays zero */
         if (reuse == REUSE_ALL || reuse == REUSE_GATHER)
             p->tp_gathered[i] = ARENA_PUSH(&p->arena, float, nelem);
         else
@@ -121,16 +126,20 @@ static void layout_tp(Parallel *p, ParallelBytes *bytes) {
         else
             bytes->tp_buffers += (size_t)nelem * sizeof(float);
     }
-    p->tp_whole = ARENA_PUSH(&p->arena, float, whole);
+    p->tp_whole = ARENA_PUSH(&p->arena, float, largest_whole(p));
     bytes->tp_buffers += p->arena.used - before;
 }
 
-/* Does this rank run Newton-Schulz on the matrix, or a part of it? */
-static bool takes_part(const Parallel *p, int row) {
-    const PlanParam *param = &p->plan->param[row];
-    return p->plan->params->row[row].role == ROLE_MUON && param->owner_shard == p->store.coord.shard &&
-           param->owner_replicate == p->store.coord.replicate &&
-           (param->distributed || param->owner_tp == p->store.coord.tp);
+/* Of any run of Newton-Schulz on this rank: a batch, or its part of a matrix that stays in slices. */
+static int64_t largest_ns_scratch(const Parallel *p) {
+    const Plan *plan = p->plan;
+    int64_t largest = 0;
+    for (int b = 0; b < p->nbatches; b++)
+        largest = max64(largest, ns_scratch_nelem(&plan->param[p->batch[b].row[0]].ns, p->batch[b].count));
+    for (int i = 0; i < plan->params->count; i++)
+        if (plan->param[i].distributed && store_in_cell(&p->store, &plan->group[plan->param[i].group]))
+            largest = max64(largest, ns_scratch_nelem(&plan->param[i].ns, 1));
+    return largest;
 }
 
 /* The publish stream packs, sends and unpacks one packed buffer after the other. */
@@ -149,11 +158,7 @@ static void layout_publish(Parallel *p) {
 static void layout_scratch(Parallel *p) {
     const Plan *plan = p->plan;
     const int world = mesh_size(plan->mesh);
-    int64_t ns = 0;
-    for (int i = 0; i < plan->params->count; i++)
-        if (takes_part(p, i))
-            ns = max64(ns, ns_scratch_nelem(&plan->param[i].ns));
-    p->ns_scratch = ARENA_PUSH(&p->arena, float, ns);
+    p->ns_scratch = ARENA_PUSH(&p->arena, float, largest_ns_scratch(p));
     for (int u = 0; u < plan->params->nunits; u++)
         p->block_size[u] = ARENA_PUSH(&p->arena, int32_t, plan->unit[u].run);
     p->sums = ARENA_PUSH(&p->arena, double, plan->sums_nelem);
@@ -179,6 +184,7 @@ void parallel_layout(Parallel *p, MeshCoord coord, ParallelBytes *bytes) {
     p->tp_gathered = HEAP_ALLOC(float *, plan->nparts);
     p->tp_scattered = HEAP_ALLOC(float *, plan->nparts);
     store_create(&p->store, plan, coord, &p->arena);
+    owner_batches(p);
     for (int g = 0; g < plan->ngroups; g++)
         bytes->momentum += (size_t)store_momentum_nelem(plan, &plan->group[g], coord) * sizeof(float);
     for (int u = 0; u < nunits; u++)
@@ -216,6 +222,7 @@ void parallel_release_tables(Parallel *p) {
     heap_free(p->tp_gathered);
     heap_free(p->tp_scattered);
     heap_free(p->grad_slot);
+    heap_free(p->batch);
 }
 
 ParallelBytes parallel_measure(const Plan *plan, const Config *config, MeshCoord coord) {

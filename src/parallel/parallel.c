@@ -102,6 +102,8 @@ static void create_events(Parallel *p) {
         p->grad_slot[s].consumed = event_create(p->device);
     p->adamw_done = event_create(p->device);
     p->watch = stopwatch_create(p->device);
+    for (int b = 0; b < p->nbatches; b++)
+        p->batch[b].repeat = repeat_create(p->device);
 }
 
 static void destroy_events(Parallel *p) {
@@ -123,6 +125,8 @@ static void destroy_events(Parallel *p) {
         event_destroy(p->grad_slot[s].consumed);
     event_destroy(p->adamw_done);
     stopwatch_destroy(p->watch);
+    for (int b = 0; b < p->nbatches; b++)
+        repeat_destroy(p->batch[b].repeat);
 }
 
 /* Sizes of the blocks in this rank's runs; a block beyond the unit's last one has none. */

@@ -19,13 +19,15 @@ static double measure(Stream *stream, Size size, const Gemm *gemm, bool first) {
     const NsPlan plan = ns_plan(&config, size.m, size.n, -1, 1);
     const double m = (double)size.m, n = (double)size.n, gflop = 1e-9 * (6 * m * m * n + 17 * m * m * m);
     const float *start = bench_random(size.m * size.n);
-    float *x = bench_random(size.m * size.n), *scratch = bench_random(ns_scratch_nelem(&plan));
+    float *x = bench_random(size.m * size.n), *scratch = bench_random(ns_scratch_nelem(&plan, 1));
+    const NsPlan *only = &plan;
+    const NsBatch one = {.count = 1, .plan = &only, .x = &x};
     double time[MAX_ROUNDS], peak[MAX_ROUNDS];
     for (int round = 0; round < size.rounds; round++) {
         peak[round] = bench_peak(stream, gemm);
         memcpy(x, start, (size_t)(size.m * size.n) * sizeof *x);
         const double begin = bench_seconds();
-        ns_run(&plan, stream, x, scratch);
+        ns_run(&one, stream, scratch);
         time[round] = bench_seconds() - begin;
     }
     const double rate = gflop / bench_median(time, size.rounds);

@@ -59,14 +59,16 @@ static double ns_seconds(Stream *stream, Size size) {
     Arena arena;
     const NsConfig config = {.algorithm = NS_AUTO, .steps = 5, .restarts = {2}, .restart_count = 1};
     const NsPlan plan = ns_plan(&config, size.m, size.n, -1, 1);
-    const size_t nbytes = (size_t)(size.m * size.n + ns_scratch_nelem(&plan)) * sizeof(float) + 4096;
+    const size_t nbytes = (size_t)(size.m * size.n + ns_scratch_nelem(&plan, 1)) * sizeof(float) + 4096;
     bench_check(device_arena_init(stream_device(stream), &arena, nbytes, "matrix") == STATUS_OK, "no memory");
     float *x = random_block(stream, &arena, size.m * size.n);
-    float *scratch = arena_push(&arena, (size_t)ns_scratch_nelem(&plan) * sizeof *scratch);
+    float *scratch = arena_push(&arena, (size_t)ns_scratch_nelem(&plan, 1) * sizeof *scratch);
+    const NsPlan *only = &plan;
+    const NsBatch one = {.count = 1, .plan = &only, .x = &x};
     double time[ROUNDS + 1];
     for (int round = 0; round <= ROUNDS; round++) {
         const int64_t begin = clock_ns();
-        ns_run(&plan, stream, x, scratch);
+        ns_run(&one, stream, scratch);
         stream_sync(stream);
         time[round] = clock_ms_since(begin) * 1e-3;
     }

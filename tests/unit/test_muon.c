@@ -25,7 +25,7 @@ static Matrix matrix_create(int64_t out, int64_t in) {
     matrix.w = ns_floats(matrix.n);
     matrix.momentum = ns_floats(matrix.n);
     matrix.grad = ns_floats(matrix.n);
-    matrix.scratch = ns_floats(ns_scratch_nelem(&matrix.plan));
+    matrix.scratch = ns_floats(ns_scratch_nelem(&matrix.plan, 1));
     return matrix;
 }
 
@@ -37,7 +37,9 @@ static void matrix_destroy(Matrix *matrix) {
 }
 
 static void take_step(const MuonStep *step, Matrix *matrix) {
-    muon_direction(step, &matrix->plan, stream, matrix->momentum, matrix->grad, matrix->scratch);
+    const NsPlan *plan = &matrix->plan;
+    muon_direction(step, &(NsBatch){.count = 1, .plan = &plan, .x = &matrix->grad}, &matrix->momentum, stream,
+                   matrix->scratch, NULL);
     muon_apply(step, &matrix->plan, stream, matrix->w, matrix->grad, matrix->n);
 }
 

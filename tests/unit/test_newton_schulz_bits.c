@@ -217,13 +217,13 @@ static void test_sums_of_squares_keep_the_stored_orientation(void **state) {
         for (int tp_dim = -1; tp_dim <= 1; tp_dim++) {
             const NsPlan plan = ns_plan(&config, shapes[i][0], shapes[i][1], tp_dim, 8);
             const int64_t n = plan.out * plan.in;
-            float *scratch = ns_floats(ns_scratch_nelem(&plan)), largest = 0;
+            float *scratch = ns_floats(ns_scratch_nelem(&plan, 1)), largest = 0;
             for (int64_t e = 0; e < n; e++) {
                 x[e] = (float)(ns_input(e / plan.in, e % plan.in, 0) * exp2(-(double)(e * 37 % 11)));
                 largest = fmaxf(largest, fabsf(x[e]));
             }
             memcpy(result, x, (size_t)n * sizeof *x);
-            ns_run(&plan, stream, result, scratch);
+            ns_run_one(&plan, stream, result, scratch);
             for (int64_t e = 0; e < n; e++)
                 y[e] = ldexpf(x[e], -ilogbf(largest));
             const int S = tp_dim < 0 ? 1 : 8;
@@ -274,7 +274,7 @@ static void test_zero_stays_zero(void **state) {
                 assert_true(result[e] == 0.0F);
         }
     const NsPlan empty = plan_of(NS_GRAM, 0, 5);
-    ns_run(&empty, stream, NULL, NULL);
+    ns_run_one(&empty, stream, NULL, NULL);
 }
 
 static void test_powers_of_two_do_not_matter(void **state) {

@@ -103,11 +103,11 @@ static void check_one_slice(const NsConfig *config, int64_t out, int64_t in, int
     const NsPlan plan = ns_plan(config, out, in, tp_dim, 8);
     const NsSlice slice = {.tp = tp, .owner = 0, .what = "matrix", .unit = -1};
     const int64_t n = ns_slice_nelem(&plan, 1);
-    float *whole = ns_floats(n), *cut = ns_floats(n), *scratch = ns_floats(ns_scratch_nelem(&plan));
+    float *whole = ns_floats(n), *cut = ns_floats(n), *scratch = ns_floats(ns_scratch_nelem(&plan, 1));
     assert_true(plan.gram_segmented);
     for (int64_t e = 0; e < out * in; e++)
         whole[e] = cut[e] = (float)ns_input(e / in, e % in, 1);
-    ns_run(&plan, stream, whole, scratch);
+    ns_run_one(&plan, stream, whole, scratch);
     ns_run_slice(&plan, &slice, stream, cut, scratch);
     stream_sync(stream);
     assert_bits_equal_f32(cut, whole, n, plan.gram ? "gram" : "direct");

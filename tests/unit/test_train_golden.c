@@ -93,8 +93,10 @@ static void update_param(Trainer *t, int i, int step, ClipResult clip) {
                                .scale = SCALE_MATCH_RMS,
                                .clipped = clip.clipped,
                                .grad_factor = clip.factor};
-        float *scratch = aligned_alloc(64, ((size_t)ns_scratch_nelem(&plan) * sizeof(float) + 63) / 64 * 64);
-        muon_direction(&muon, &plan, t->stream, t->m[i], t->mean[i], scratch);
+        float *scratch = aligned_alloc(64, ((size_t)ns_scratch_nelem(&plan, 1) * sizeof(float) + 63) / 64 * 64);
+        const NsPlan *only = &plan;
+        muon_direction(&muon, &(NsBatch){.count = 1, .plan = &only, .x = &t->mean[i]}, &t->m[i], t->stream, scratch,
+                       NULL);
         muon_apply(&muon, &plan, t->stream, t->r.weight[i], t->mean[i], plan.out * plan.in);
         free(scratch);
         return;

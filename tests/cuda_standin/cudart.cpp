@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "graph.h"
 #include "mem.h"
 #include "schedule.h"
 
@@ -19,7 +20,9 @@ struct CopyOp : Op {
     void *to = nullptr;
     const void *from = nullptr;
     size_t nbytes = 0;
+    const char *direction = "";
     Step step() override {
+        count("bytes", direction, (int64_t)nbytes);
         memmove(to, from, nbytes);
         return Step::DONE;
     }
@@ -62,13 +65,14 @@ static void copy(void *to, const void *from, size_t nbytes, cudaMemcpyKind kind,
     check_side(api, "destination", to, nbytes, to_device, later);
     check_side(api, "source", from, nbytes, from_device, later);
     const char *direction = to_device ? (from_device ? "D2D" : "H2D") : from_device ? "D2H" : "H2H";
-    count("bytes", direction, (int64_t)nbytes);
     if (later && from_device && !to_device && nbytes != 0)
         spoil(to, nbytes);
     CopyOp *op = new CopyOp;
     op->to = to;
     op->from = from;
     op->nbytes = nbytes;
+    op->direction = direction;
+    op->repeats = to_device && from_device;
     op->describe("copy %s of %zu bytes", direction, nbytes);
     op->use(to, nbytes);
     op->use(from, nbytes);
@@ -83,6 +87,7 @@ static void at_exit(int status, void *) {
     if (status != 0)
         return;
     check_unnoticed_errors();
+    check_recordings_ended();
     check_queues_empty();
     memory_check_margins();
     check_leaks();
@@ -104,6 +109,7 @@ using namespace standin;
 
 STANDIN_API cudaError_t cudaDeviceSynchronize() {
     API_CALL(cudaErrorLaunchFailure);
+    check_not_recording(__func__);
     wait_device(__func__);
     return cudaSuccess;
 }
@@ -112,12 +118,14 @@ STANDIN_API cudaError_t cudaDeviceSynchronize() {
 
 STANDIN_API cudaError_t cudaMalloc(void **p, size_t nbytes) {
     API_CALL(cudaErrorMemoryAllocation);
+    check_not_recording(__func__);
     *p = nbytes != 0 ? memory_allocate(nbytes) : nullptr;
     return *p != nullptr || nbytes == 0 ? cudaSuccess : keep_error(cudaErrorMemoryAllocation, __func__);
 }
 
 STANDIN_API cudaError_t cudaFree(void *p) {
     const Lock lock;
+    check_not_recording(__func__);
     if (p != nullptr)
         memory_free(p);
     return cudaSuccess;
@@ -130,16 +138,19 @@ static cudaError_t pinned_give(void **p, size_t nbytes, const char *api) {
 
 STANDIN_API cudaError_t cudaMallocHost(void **p, size_t nbytes) {
     API_CALL(cudaErrorMemoryAllocation);
+    check_not_recording(__func__);
     return pinned_give(p, nbytes, __func__);
 }
 
 STANDIN_API cudaError_t cudaHostAlloc(void **p, size_t nbytes, unsigned) {
     API_CALL(cudaErrorMemoryAllocation);
+    check_not_recording(__func__);
     return pinned_give(p, nbytes, __func__);
 }
 
 STANDIN_API cudaError_t cudaFreeHost(void *p) {
     const Lock lock;
+    check_not_recording(__func__);
     if (p != nullptr)
         pinned_free(p);
     return cudaSuccess;
@@ -154,6 +165,7 @@ STANDIN_API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t nbyte
 
 STANDIN_API cudaError_t cudaMemcpy(void *to, const void *from, size_t nbytes, cudaMemcpyKind kind) {
     API_CALL(cudaErrorLaunchFailure);
+    check_not_recording(__func__);
     copy(to, from, nbytes, kind, nullptr, __func__);
     return cudaSuccess;
 }
@@ -164,6 +176,7 @@ static void set(void *to, int value, size_t nbytes, cudaStream_t stream, const c
     op->to = to;
     op->value = value;
     op->nbytes = nbytes;
+    op->repeats = true;
     op->describe("memset of %zu bytes", nbytes);
     op->use(to, nbytes);
     enqueue(stream, op, api);
@@ -177,6 +190,7 @@ STANDIN_API cudaError_t cudaMemsetAsync(void *to, int value, size_t nbytes, cuda
 
 STANDIN_API cudaError_t cudaMemset(void *to, int value, size_t nbytes) {
     API_CALL(cudaErrorLaunchFailure);
+    check_not_recording(__func__);
     set(to, value, nbytes, nullptr, __func__);
     return cudaSuccess;
 }
@@ -215,12 +229,14 @@ STANDIN_API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 STANDIN_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     API_CALL(cudaErrorLaunchFailure);
+    check_not_recording(__func__);
     wait_stream(stream_of(stream, __func__), __func__);
     return cudaSuccess;
 }
 
 STANDIN_API cudaError_t cudaStreamQuery(cudaStream_t stream) {
     API_CALL(cudaErrorLaunchFailure, Numbered::FIRST);
+    check_not_recording(__func__);
     Stream *s = stream_of(stream, __func__);
     poll_stream(s, __func__);
     return s->queue.empty() ? cudaSuccess : answer(cudaErrorNotReady);
@@ -269,12 +285,14 @@ STANDIN_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) 
 
 STANDIN_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     API_CALL(cudaErrorLaunchFailure);
+    check_not_recording(__func__);
     wait_event(event_of(event, __func__), __func__);
     return cudaSuccess;
 }
 
 STANDIN_API cudaError_t cudaEventQuery(cudaEvent_t event) {
     API_CALL(cudaErrorLaunchFailure, Numbered::FIRST);
+    check_not_recording(__func__);
     Event *e = event_of(event, __func__);
     poll_event(e, __func__);
     return e->completed >= e->recorded ? cudaSuccess : answer(cudaErrorNotReady);

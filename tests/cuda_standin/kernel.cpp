@@ -173,8 +173,9 @@ static cudaError_t launch(emu::Kernel *kernel, dim3 grid, dim3 block, size_t nby
     if (!is_legal(kernel, grid, block, nbytes_shared))
         return keep_error(cudaErrorInvalidConfiguration, "cudaLaunchKernel");
     const std::string name = readable(kernel->name);
-    count_launch(name.c_str());
     KernelOp *op = new KernelOp;
+    op->repeats = true;
+    op->launch = name;
     op->kernel = kernel;
     op->grid = grid;
     op->block = block;

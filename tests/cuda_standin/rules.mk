@@ -7,7 +7,7 @@ STANDIN_CXX = g++ -std=c++17 -O2 -g -fPIC -Wall -Wextra -I. -isystem $(CUDA_HOME
 # alignment, bounds: what a GPU reports as a misaligned address, and shared arrays overrun; the trap becomes a fault.
 STANDIN_EMU = $(STANDIN_CXX) -march=native -ffp-contract=off -fno-math-errno -fno-gnu-unique -Wno-unknown-pragmas \
               -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error -include $(STANDIN_DIR)/emu.h
-STANDIN_CUDART  = $(patsubst %,$(STANDIN)/%.o,core call mem stream schedule fiber kernel device cudart)
+STANDIN_CUDART  = $(patsubst %,$(STANDIN)/%.o,core call mem stream graph schedule fiber kernel device cudart)
 STANDIN_NCCL    = $(patsubst %,$(STANDIN)/%.o,nccl communicator transfer channel)
 STANDIN_CUBLASLT = $(patsubst %,$(STANDIN)/%.o,cublaslt cublaslt_product)
 STANDIN_KERNELS = $(patsubst kernels/cuda/%.cu,$(STANDIN)/kernels/%.o,$(sort $(wildcard kernels/cuda/*.cu)))

@@ -78,7 +78,9 @@ enum class Step { DONE, PROGRESS, BLOCKED };
 struct Op {
     char what[160] = "";
     std::vector<Range> ranges;
-    bool remote = false; /* needs another process */
+    bool remote = false;  /* needs another process */
+    bool repeats = false; /* a graph may hold it: its one step can be taken again */
+    std::string launch;   /* counted under this name when it is queued */
 
     Op() = default;
     Op(const Op &) = delete;

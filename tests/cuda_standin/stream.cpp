@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <algorithm>
 
+#include "call.h"
+#include "graph.h"
 #include "mem.h"
 #include "schedule.h"
 
@@ -63,6 +65,8 @@ void stream_destroy(cudaStream_t handle) {
     Stream *s = stream_of(handle, "cudaStreamDestroy");
     if (s == default_stream)
         fault("cudaStreamDestroy of the default stream");
+    if (s->recording != nullptr)
+        fault("cudaStreamDestroy: stream %d records", s->id);
     if (!s->queue.empty())
         fault("cudaStreamDestroy: stream %d still has work: %s", s->id, s->queue.front()->what);
     streams.erase(std::find(streams.begin(), streams.end(), s));
@@ -150,6 +154,13 @@ static void check_device(const Stream *s, const Op *op, const char *api) {
     }
 }
 
+static void check_not_beside_recording(const char *api) {
+    for (const Stream *s : streams) {
+        if (s->recording != nullptr && !s->nonblocking)
+            fault("%s on the default stream while stream %d records, which waits for it", api, s->id);
+    }
+}
+
 /* Work on the default stream is ordered with all blocking streams: it runs at once, after them. */
 void enqueue(cudaStream_t handle, Op *op, const char *api) {
     Stream *s = stream_of(handle, api);
@@ -157,6 +168,14 @@ void enqueue(cudaStream_t handle, Op *op, const char *api) {
         op->describe("%s", api);
     if (s != default_stream)
         check_device(s, op, api);
+    else
+        check_not_beside_recording(api);
+    if (s->recording != nullptr) {
+        record(s, op);
+        return;
+    }
+    if (!op->launch.empty())
+        count_launch(op->launch.c_str());
     schedule_arrival();
     s->queue.push_back(op);
     if (s != default_stream) {

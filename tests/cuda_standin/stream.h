@@ -8,6 +8,8 @@
 
 namespace standin {
 
+struct Recording; /* of graph.cpp */
+
 struct Stream {
     uint64_t magic;
     int id;
@@ -16,6 +18,7 @@ struct Stream {
     std::deque<Op *> queue;
     uint64_t priority;
     double patient_until; /* its communication was chosen and is waited for; 0: no */
+    Recording *recording; /* what is put on it becomes a graph; NULL: it is queued */
 };
 
 struct Event {

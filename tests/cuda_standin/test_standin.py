@@ -16,7 +16,7 @@ ENGINE = BUILD / "bin" / "dmuon-train"
 SLOW = os.environ.get("DM_SLOW", "") not in ("", "0")
 SEEDS = range(1, 17)
 FAULT_EXIT, ERROR_EXIT, WRONG_EXIT = 86, 3, 1
-RANKS = {"api": 1, "threads": 1, "pipeline": 2, "collectives": 2}
+RANKS = {"api": 1, "threads": 1, "graphs": 1, "pipeline": 2, "collectives": 2}
 
 if not (PROGRAMS / "pipeline").exists():
     pytest.skip("the CUDA stand-ins need a build with CUDA=1 (nvcc), which is not there", allow_module_level=True)
@@ -117,6 +117,31 @@ FAULTS = [
     ("api", "exit", r"exit with work still queued"),
     ("api", "other_gpu", r"by a thread whose GPU is 1"),
     ("api", "leak", r"exit with 1 device allocations not given back"),
+    ("graphs", "query", r"cudaStreamQuery while stream 1 records"),
+    ("graphs", "synchronize", r"cudaStreamSynchronize while stream 1 records"),
+    ("graphs", "device", r"cudaDeviceSynchronize while stream 1 records"),
+    ("graphs", "ask_event", r"cudaEventQuery while stream 1 records"),
+    ("graphs", "await_event", r"cudaEventSynchronize while stream 1 records"),
+    ("graphs", "record_event", r"record of event 1 on stream 1, which records: a graph may not hold it"),
+    ("graphs", "wait_event", r"wait for event 1 on stream 1, which records: a graph may not hold it"),
+    ("graphs", "allocate", r"cudaMalloc while stream 1 records"),
+    ("graphs", "free", r"cudaFree while stream 1 records"),
+    ("graphs", "host_copy", r"copy H2D of 4 bytes on stream 1, which records: a graph may not hold it"),
+    ("graphs", "twice", r"stream 1 records already"),
+    ("graphs", "destroy_stream", r"cudaStreamDestroy: stream 1 records"),
+    ("graphs", "exit", r"exit while stream 1 records"),
+    ("graphs", "end_twice", r"cudaStreamEndCapture: stream 1 does not record"),
+    ("graphs", "other_thread", r"another thread records stream 1"),
+    ("graphs", "foreign_work", r"memset of 4 bytes on stream 1, which another thread records"),
+    ("graphs", "global", r"cudaMalloc while stream 1 records"),
+    ("graphs", "default_stream", r"cudaStreamBeginCapture of the default stream"),
+    ("graphs", "into_recording", r"cudaGraphLaunch on stream 1, which records"),
+    ("graphs", "freed_memory", r"memset of 1200 bytes of graph 1 names allocation #2, which was freed"),
+    ("graphs", "in_use", r"cudaGraphExecDestroy: graph 1 still has work queued"),
+    ("graphs", "destroyed", r"cudaGraphLaunch: the executable graph was destroyed"),
+    ("graphs", "destroyed_graph", r"cudaGraphInstantiate: the graph was destroyed"),
+    ("graphs", "leak_graph", r"exit with 1 graphs not given back"),
+    ("graphs", "leak_exec", r"exit with 1 executable graphs not given back"),
     ("threads", "thread_gpu", r"on GPU 0 names allocation #\d+, which is on GPU 1"),
     ("pipeline", "unpinned", r"is not pinned host memory"),
     ("pipeline", "free", r"cudaFree of memory that queued work names"),
@@ -151,7 +176,7 @@ def counted(path):
     return json.loads(Path(path).read_text())
 
 
-@pytest.mark.parametrize("program", ("api", "threads"))
+@pytest.mark.parametrize("program", ("api", "threads", "graphs"))
 def test_every_call_can_fail(program, tmp_path):
     code, text = run(program, seed=3, counts=tmp_path / "counts")
     assert code == 0, text
@@ -194,6 +219,14 @@ def test_counts_of_calls_kernels_and_bytes(tmp_path):
         assert counts["calls"]["ncclSend"] == 8
         assert counts["bytes"] == {"H2D": 8 * 16384, "D2H": 8 * 32, "ncclSend": 8 * 16384, "ncclRecv": 8 * 16384}
         assert counts["counted"] == sum(counts["calls"].values())
+
+
+def test_a_graph_is_counted_as_one_launch_and_its_bytes_as_often_as_it_runs(tmp_path):
+    code, text = run("graphs", seed=1, counts=tmp_path / "counts")
+    assert code == 0, text
+    counts = counted(tmp_path / "counts")
+    assert counts["kernels"] == {"graph": 6} and counts["calls"]["cudaLaunchKernel"] == 1
+    assert counts["bytes"]["D2D"] == 6 * 1200
 
 
 def test_kernels_that_do_nothing_are_counted(tmp_path):

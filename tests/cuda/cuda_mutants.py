@@ -59,8 +59,8 @@ class Mutant:
     quick: bool = False  # among those of every `make check`
 
 
-CUDA, EVENT, MEMORY, NCCL_C, QUEUED = ("src/device/cuda.c", "src/device/cuda_event.c", "src/device/cuda_memory.c", "src/comm/nccl.c",
-                                       "src/comm/queued.c")
+CUDA, EVENT, MEMORY, REPEAT, NCCL_C, QUEUED = ("src/device/cuda.c", "src/device/cuda_event.c", "src/device/cuda_memory.c",
+                                               "src/device/cuda_repeat.c", "src/comm/nccl.c", "src/comm/queued.c")
 
 
 def without(name, file, text, job, after="", **options):
@@ -100,6 +100,12 @@ STAGING = [
             " else {\n        cuda_wait_event(cuda_device(stream->head.device), staging->passed[slot]);\n    }", "pair", quick=True),
     without("staging-slot-read-too-soon", MEMORY, "        cuda_wait_event(cuda_device(head->device), staging->passed[slot]);\n", "pair"),
     without("pinned-buffer-read-too-soon", MEMORY, "    cuda_wait_stream(stream);\n", "pair-mpi", after="}\n\n/* The buffer is read until"),
+]
+REPEATS = [
+    without("graph-of-a-former-scratch", REPEAT, " && repeat->scratch_moves == stream->scratch_moves", "order", quick=True),
+    without("graph-of-another-key", REPEAT, " && memcmp(repeat->key, key, nbytes) == 0", "order"),
+    without("graph-destroyed-too-soon", REPEAT, "    cuda_wait_stream(repeat->stream); /* it may be running */\n", "order"),
+    Mutant("graph-not-launched-when-recorded", REPEAT, "    launch(repeat);\n}", "}", "order"),
 ]
 PARTS = """    for (int i = 1; i < c->size; i++) {
         const int peer = (c->rank + i) % c->size;
@@ -150,7 +156,7 @@ ABOVE = [
     without("update-before-its-slices", UPDATE, "            event_wait(p->compute, p->unit[u].gathered);\n", "tp",
             after="            const int64_t begin"),
 ]
-MUTANTS = WAITS + STAGING + GROUPS + ABOVE
+MUTANTS = WAITS + STAGING + REPEATS + GROUPS + ABOVE
 
 
 def build(mutant, scratch):

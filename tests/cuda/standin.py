@@ -11,6 +11,7 @@ from helpers import ROOT, finish, launch, records
 BUILD = ROOT / os.environ.get("DM_CUDA_BUILD", "build/release-cuda")
 LIBRARIES = BUILD / "standin"
 TRAIN = BUILD / "bin" / "dmuon-train"
+GRAPH_CALLS = {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphLaunch"}
 NEEDS = "the CUDA tests need a build with CUDA=1 (nvcc), which is not there"
 
 needs_build = pytest.mark.skipif(not (LIBRARIES / "libkernels_emu.so").exists(), reason=NEEDS)

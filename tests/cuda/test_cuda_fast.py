@@ -7,7 +7,7 @@ import pytest
 
 from helpers import records
 from mutation import build_changed
-from standin import BUILD, environment, first_seed, needs_build, run, start, steps_of
+from standin import BUILD, GRAPH_CALLS, environment, first_seed, needs_build, run, start, steps_of
 
 pytestmark = needs_build
 
@@ -53,6 +53,14 @@ def test_attention_of_a_layer_takes_few_launches(tmp_path):
     kernels = {name.split("<")[0]: n for name, n in json.loads((tmp_path / "counts").read_text())["kernels"].items()}
     forward, backward = {"head_pack_kernel": 1, "score_softmax_kernel": 1}, {"head_pack_kernel": 1, "score_gradient_kernel": 1}
     assert kernels == {**forward, **backward, "head_pack_kernel": 2, "cublasLtMatmul": 2 + 5}
+
+
+def test_newton_schulz_in_a_batch_has_the_bits_of_each_matrix_alone(tmp_path):
+    for seed in range(first_seed(), first_seed() + 2):
+        done = subprocess.run([BUILD / "cuda" / "newton_schulz_fast"], env=environment(seed, DM_STANDIN_COUNTS=tmp_path / "counts"),
+                              capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"DM_CUDA_SEED={seed}: {done.stderr}"
+    assert json.loads((tmp_path / "counts").read_text())["kernels"]["graph"] == 3 * 15
 
 
 # ---- runs ----
@@ -154,13 +162,13 @@ def test_exact_runs_name_no_products(tmp_path):
     assert records(tmp_path / "run", "start")[0]["numerics"]["products"] is None
 
 
-def test_a_call_of_the_library_that_fails_ends_the_job(tmp_path):
-    """The first one from each place in the program."""
-    job = ("device=cuda", *BF16, *mesh(1, 1, 1), "train.steps=1")
+def test_a_call_for_products_or_graphs_that_fails_ends_the_job(tmp_path):
+    """The first one from each place in the program, products in graphs among them."""
+    job = ("device=cuda", *BF16, *mesh(1, 1, 1))
     code, err = start(1, tmp_path / "whole", *job, seed=first_seed(), DM_STANDIN_COUNTS=tmp_path / "counts", DM_STANDIN_LEAKS=1)
     assert code == 0, err
-    sites = [s for s in json.loads((tmp_path / "counts").read_text())["sites"] if s["api"].startswith("cublasLt")]
-    assert len(sites) >= 12
+    sites = [s for s in json.loads((tmp_path / "counts").read_text())["sites"] if s["api"].startswith("cublasLt") or s["api"] in GRAPH_CALLS]
+    assert len(sites) >= 12 + len(GRAPH_CALLS) and GRAPH_CALLS <= {s["api"] for s in sites}
     for site in sites:
         code, err = start(1, tmp_path / f"run-{site['call']}", *job, seed=first_seed(), timeout=60, DM_STANDIN_FAIL=site["call"])
         lines = [line for line in err.splitlines() if line.startswith("dmuon-train: ")]

@@ -8,13 +8,13 @@ import subprocess
 import pytest
 
 from helpers import TINY, finish, has_step, ranks_of, wait_for
-from standin import ROOT, TRAIN, environment, first_seed, launch, needs_build, start
+from standin import GRAPH_CALLS, ROOT, TRAIN, environment, first_seed, launch, needs_build, start
 
 pytestmark = needs_build
 FAULT = 86  # of the stand-in: the program did something wrong
 POINTS = 50
 SLOW = os.environ.get("DM_SLOW", "") not in ("", "0")
-JOB = ("threads=1", "train.steps=1", "batch.global=4", "batch.seq_len=8", "device=cuda", "mesh.replicate=1", "mesh.shard=2", "comm.timeout_s=20")
+JOB = ("threads=1", "train.steps=3", "batch.global=4", "batch.seq_len=8", "device=cuda", "mesh.replicate=1", "mesh.shard=2", "comm.timeout_s=20")
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,7 @@ def sites(tmp_path_factory):
                           DM_STANDIN_LEAKS=1)
         assert code == 0, err
         calls = json.loads((top / "counts").read_text())["sites"]
+        assert GRAPH_CALLS <= {s["api"] for s in calls}
         found[transport] = sorted((s["call"], s["api"]) for s in calls)
     return found
 

@@ -68,7 +68,73 @@ static void test_what_is_planned_is_what_is_allocated(void **state) {
             c.batch.global = 6;
             c.parallel.reshard_muon = c.parallel.reshard_adamw = mode & 1;
             c.parallel.accumulate = mode & 2 ? ACCUMULATE_LOCAL : ACCUMULATE_REDUCE;
+            c.numerics.fast = mode == 3;
             check_allocated(c);
+        }
+}
+
+/* A tp owner's room for gathered gradients and scattered updates; and its largest whole matrix. */
+static size_t expected_tp_messages(const Planned *p, MeshCoord at, size_t *largest) {
+    int64_t nelem = 0, most = 0;
+    for (int i = 0; i < p->params.count; i++) {
+        const PlanParam *pp = &p->plan.param[i];
+        if (p->params.row[i].role != ROLE_MUON || pp->distributed || pp->owner_rank != mesh_rank(p->plan.mesh, at))
+            continue;
+        const int64_t numel = param_numel(&p->params.row[i]);
+        assert_int_equal(pp->local_nelem % PLAN_ALIGN, 0); /* nothing is padded in these models */
+        nelem += 2 * numel;
+        most = numel > most ? numel : most;
+    }
+    *largest = (size_t)most * sizeof(float);
+    return (size_t)nelem * sizeof(float);
+}
+
+/* Of the matrices that a rank updates whole, those of one unit and one shape, at most 16 at a time: elements of scratch
+ * and, with tp, of whole matrices. */
+static void expected_batches(const Planned *p, MeshCoord at, int64_t *scratch, int64_t *whole) {
+    *scratch = *whole = 0;
+    for (int i = 0; i < p->params.count; i++) {
+        const PlanParam *first = &p->plan.param[i];
+        int64_t count = 0, nelem = 0;
+        if (p->params.row[i].role != ROLE_MUON || first->owner_rank != mesh_rank(p->plan.mesh, at))
+            continue;
+        for (int k = 0; k < p->params.count; k++) {
+            const Param *row = &p->params.row[k];
+            if (row->role != ROLE_MUON || row->unit != p->params.row[i].unit || row->dim[0] != first->ns.out ||
+                row->dim[1] != first->ns.in || p->plan.param[k].owner_rank != first->owner_rank)
+                continue;
+            count++;
+            nelem += p->plan.param[k].local_nelem * p->plan.mesh.tp;
+        }
+        const int64_t needs = ns_scratch_nelem(&first->ns, p->config.numerics.fast ? (int)count : 1);
+        *scratch = needs > *scratch ? needs : *scratch;
+        *whole = nelem > *whole ? nelem : *whole;
+    }
+}
+
+static void test_fast_mode_has_room_for_matrices_of_a_shape_together(void **state) {
+    (void)state;
+    static const MeshShape meshes[] = {{1, 1, 1}, {1, 2, 1}, {1, 1, 2}};
+    for (int m = 0; m < 3; m++)
+        for (int r = 0; r < mesh_size(meshes[m]); r++) {
+            MemoryLine exact[MEMORY_LINES], fast[MEMORY_LINES];
+            Config c = fixture_config();
+            const MeshCoord at = mesh_coord(meshes[m], r);
+            plan_lines(c, meshes[m], at, exact);
+            Planned *p = planned_create(c, meshes[m]);
+            int64_t alone, together, whole;
+            size_t largest;
+            expected_batches(p, at, &alone, &whole);
+            p->config.numerics.fast = true;
+            expected_batches(p, at, &together, &whole);
+            lines_at(p, at, fast);
+            assert_int_equal(fast[SCRATCH].nbytes - exact[SCRATCH].nbytes, (together - alone) * 4);
+            assert_true(together > alone || m > 0);
+            if (meshes[m].tp > 1)
+                assert_int_equal(fast[TP_BUFFERS].nbytes - expected_tp_messages(p, at, &largest), whole * 4);
+            else
+                assert_int_equal(fast[TP_BUFFERS].nbytes, 0);
+            planned_destroy(p);
         }
 }
 
@@ -151,21 +217,6 @@ static void test_tensor_parallelism_divides_activations_and_not_what_every_rank_
     assert_true(two[WEIGHTS].nbytes < one[WEIGHTS].nbytes);
 }
 
-/* A tp owner's room for gathered gradients and scattered updates, and its largest whole matrix. */
-static size_t expected_tp_buffers(const Planned *p, MeshCoord at) {
-    int64_t nelem = 0, largest = 0;
-    for (int i = 0; i < p->params.count; i++) {
-        const PlanParam *pp = &p->plan.param[i];
-        if (p->params.row[i].role != ROLE_MUON || pp->distributed || pp->owner_rank != mesh_rank(p->plan.mesh, at))
-            continue;
-        const int64_t numel = param_numel(&p->params.row[i]);
-        assert_int_equal(pp->local_nelem % PLAN_ALIGN, 0); /* nothing is padded in these models */
-        nelem += 2 * numel;
-        largest = numel > largest ? numel : largest;
-    }
-    return (size_t)(nelem + largest) * sizeof(float);
-}
-
 static void test_tp_buffers_are_counted_whether_kept_or_not(void **state) {
     (void)state;
     static const DistributedGram modes[] = {GRAM_OFF, GRAM_ALWAYS};
@@ -179,7 +230,9 @@ static void test_tp_buffers_are_counted_whether_kept_or_not(void **state) {
             for (int r = 0; r < 8; r++) {
                 MemoryLine lines[MEMORY_LINES];
                 lines_at(p, mesh_coord(p->plan.mesh, r), lines);
-                assert_int_equal(lines[TP_BUFFERS].nbytes, expected_tp_buffers(p, mesh_coord(p->plan.mesh, r)));
+                size_t largest;
+                const size_t messages = expected_tp_messages(p, mesh_coord(p->plan.mesh, r), &largest);
+                assert_int_equal(lines[TP_BUFFERS].nbytes, messages + largest);
                 total[mode] += lines[TP_BUFFERS].nbytes;
             }
             planned_destroy(p);
@@ -217,6 +270,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines_stand_in_order_and_name_their_keys),
         cmocka_unit_test(test_what_is_planned_is_what_is_allocated),
+        cmocka_unit_test(test_fast_mode_has_room_for_matrices_of_a_shape_together),
         cmocka_unit_test(test_ranks_together_hold_one_momentum_and_write_one_checkpoint),
         cmocka_unit_test(test_keeping_weights_costs_gathered_memory),
         cmocka_unit_test(test_partial_sums_grow_with_the_digits_of_the_rounds),

@@ -235,6 +235,64 @@ static void test_sums_of_squares_keep_the_stored_orientation(void **state) {
         }
 }
 
+/* Matrices of one shape, cut along dimension -1, 0, 1, -1, ..., which lie apart and end in rows of zeros. */
+static void check_batch(const NsConfig *config, int64_t out, int64_t in, int count) {
+    enum { MOST = 5, PAD = 8 * SIDE };
+    NsPlan plan[MOST];
+    const NsPlan *plans[MOST];
+    float *x[MOST], want[AREA];
+    const int64_t n = out * in;
+    for (int i = 0; i < count; i++) {
+        plan[i] = ns_plan(config, out, in, (i + 1) % 3 - 1, 8);
+        plans[i] = &plan[i];
+        x[i] = ns_floats(n + PAD);
+        for (int64_t e = 0; e < n; e++)
+            x[i][e] = (float)(ns_input(e / in, e % in, i) * exp2(3 * i - (double)(e * 37 % 11)));
+    }
+    const int64_t nscratch = ns_scratch_nelem(&plan[0], count);
+    float *scratch = ns_floats(nscratch + 16);
+    for (int64_t e = 0; e < nscratch + 16; e++)
+        scratch[e] = e < nscratch ? NAN : 12345.0F;
+    ns_run(&(NsBatch){.count = count, .plan = plans, .x = x}, stream, scratch);
+    for (int64_t e = nscratch; e < nscratch + 16; e++)
+        assert_true(scratch[e] == 12345.0F);
+    for (int i = 0; i < count; i++) {
+        static float alone[AREA];
+        for (int64_t e = 0; e < n; e++)
+            alone[e] = (float)(ns_input(e / in, e % in, i) * exp2(3 * i - (double)(e * 37 % 11)));
+        run(&plan[i], alone, want);
+        assert_bits_equal_f32(x[i], want, n, plan[i].gram ? "gram" : "direct");
+        for (int64_t e = n; e < n + PAD; e++)
+            assert_true(x[i][e] == 0.0F);
+        free(x[i]);
+    }
+    free(scratch);
+}
+
+static void test_a_batch_gives_each_matrix_the_bits_that_it_has_alone(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 6; kind++) {
+        NsConfig config = ns_default_config(kind % 2 == 0 ? NS_GRAM : NS_DIRECT);
+        config.restart_count = kind / 2; /* the number of factors that are applied: even, odd */
+        config.restarts[1] = 4;
+        for (int count = 1; count <= 5; count++) {
+            for (int i = 0; i < NSHAPES; i++)
+                check_batch(&config, shapes[i][0], shapes[i][1], count);
+            for (int i = 0; i < NUNEVEN; i++)
+                check_batch(&config, uneven[i][0], uneven[i][1], count);
+        }
+    }
+}
+
+static void test_a_single_matrix_takes_no_room_for_a_batch(void **state) {
+    (void)state;
+    const NsPlan gram = plan_of(NS_GRAM, 16, 64), direct = plan_of(NS_DIRECT, 16, 64);
+    const int64_t head = ns_scratch_nelem(&gram, 1) - 4 * 16 * 16 - 16 * 64;
+    assert_int_equal(ns_scratch_nelem(&direct, 1), head + 2 * 16 * 16 + 16 * 64);
+    assert_int_equal(ns_scratch_nelem(&gram, 3), head + 3 * (4 * 16 * 16 + 2 * 16 * 64));
+    assert_int_equal(ns_scratch_nelem(&direct, 3), head + 3 * (2 * 16 * 16 + 2 * 16 * 64));
+}
+
 static void test_segments_are_part_of_the_identity(void **state) {
     (void)state;
     static float x[AREA], one[AREA], eight[AREA];
@@ -335,6 +393,8 @@ int main(void) {
         cmocka_unit_test(test_short_and_empty_segments_follow_the_sequence),
         cmocka_unit_test(test_every_restart_follows_the_sequence),
         cmocka_unit_test(test_sums_of_squares_keep_the_stored_orientation),
+        cmocka_unit_test(test_a_batch_gives_each_matrix_the_bits_that_it_has_alone),
+        cmocka_unit_test(test_a_single_matrix_takes_no_room_for_a_batch),
         cmocka_unit_test(test_segments_are_part_of_the_identity),
         cmocka_unit_test(test_threads_do_not_move_a_bit),
         cmocka_unit_test(test_zero_stays_zero),

@@ -22,7 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / os.environ.get("DM_BUILD", "build/release-cuda")
 PROGRAMS = {"bin/dmuon-train": "bin/dmuon-train", "bin/test_kernels": "cuda/test_kernels", "bin/bench_device": "cuda/bench_device",
-            "bin/products_fast": "cuda/products_fast", "bin/attention_fast": "cuda/attention_fast"}
+            "bin/products_fast": "cuda/products_fast", "bin/attention_fast": "cuda/attention_fast",
+            "bin/newton_schulz_fast": "cuda/newton_schulz_fast"}
 FILES = ["configs/bits-tiny.yaml", "configs/kjv-one.yaml", "configs/data/kjv_train.txt", "configs/data/kjv_val.txt", "scripts/gpu_check.py",
          "scripts/gpu_torch.py", *[f"models/llama-{size}.yaml" for size in ("tiny", "1m", "124m", "1b")]]
 NOT_OURS = re.compile(r"lib(cudart|cublas|cublasLt|nccl|cuda|nvidia[a-z-]*|c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux")
@@ -39,7 +40,7 @@ TRAININGS = {
     "llama-124m bf16": ("llama-124m", ["batch.global=32", "batch.micro=16", "batch.seq_len=1024", "train.steps=8", *BF16]),
     "llama-1b bf16": ("llama-1b", ["batch.global=8", "batch.micro=4", "batch.seq_len=2048", "train.steps=5", *BF16]),
 }
-WARM_UP = 1  # steps
+WARM_UP = 2  # steps: kernels are loaded, then graphs recorded
 
 
 class Failed(Exception):
@@ -212,6 +213,11 @@ def rounded(place: Place, program: str, kind: str) -> str:
     return "within their bound, the same bits from call to call"
 
 
+def fast_newton_schulz(place: Place) -> str:
+    place.run([place.programs["bin/newton_schulz_fast"]], 60)
+    return "the same bits in a batch as alone, queued and replayed as a graph"
+
+
 def figures(report: Report, place: Place) -> None:
     report.add("exact products, Newton-Schulz", False, lambda: json.loads(place.run([place.programs["bin/bench_device"], "cuda"], 90)))
     for name, (model, keys) in TRAININGS.items():
@@ -231,6 +237,7 @@ def run(top: Path | None) -> int:
     for kind in ("bf16", "tf32", "large"):
         report.add(f"rounded products, {kind}", True, rounded, place, "bin/products_fast", kind)
         report.add(f"attention by products, {kind}", True, rounded, place, "bin/attention_fast", kind)
+    report.add("Newton-Schulz in batches and graphs", True, fast_newton_schulz, place)
     report.add("exact, 1 rank", True, same_bits, place, bits, 1, ONE_RANK)
     report.add("exact, 4 ranks on one GPU", True, same_bits, place, bits, 4, ["mesh.replicate=2", "mesh.shard=2", "comm.transport=mpi"])
     report.add("exact, tp 2 on one GPU", True, same_bits, place, bits, 2, [*ONE_RANK, "mesh.tp=2", "comm.transport=mpi"])

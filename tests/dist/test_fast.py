@@ -198,6 +198,8 @@ FAULTS = [
     Mutant("masters-are-rounded-by-the-publish", WIRE_C, "p->wire && p->store.master[g] && !store_in_cell",
            "p->wire && p->store.master[g] && store_in_column", on((2, 2)), field="params"),
     Mutant("nothing-is-packed", WIRE_C, "p->wire && store_in_cell(&p->store, &p->plan->group[g])", "false", on((2, 2))),
+    Mutant("batches-are-cut-as-their-first-matrix", "src/optim/newton_schulz.c", "plan[end]->gram_segmented == plan[first]->gram_segmented",
+           "true", on((1, 1))),
     Mutant("copies-are-not-unpacked", WIRE_C, "p->wire && p->store.master[g] && !store_in_cell(&p->store, &p->plan->group[g])", "false",
            on((2, 2))),
 ]

@@ -2,6 +2,7 @@
 #ifndef DMUON_OPTIM_MUON_H
 #define DMUON_OPTIM_MUON_H
 
+#include "device/device.h"
 #include "optim/newton_schulz.h"
 
 typedef struct MuonStep {

@@ -21,6 +21,8 @@ LOCAL = "parallel.accumulate=local"
 SYNC = "optimizer.muon.replicate_async=false"
 Z2 = "parallel.reshard_after_forward=false"
 DEEP = "parallel.prefetch=3"
+RANK0 = "parallel.owner.strategy=rank0"
+MHA = "model.n_kv_heads=8"  # q, k, v and o have one shape: two for each of two tp owners
 ONE_RECORD = f"log.every={STEPS}"  # nothing waits for a hash: the steps overlap
 
 
@@ -49,7 +51,7 @@ WAYS = {
     "z2-z3": on((2, 2), "parallel.reshard_after_forward.muon=false"), "z3-z2": on((2, 2), "parallel.reshard_after_forward.adamw=false"),
     "shard": on((1, 4)), "replicate": on((4, 1)), "local": on((2, 2), LOCAL, "parallel.prefetch=0"),
     "ddp": on((2, 2), DDP), "ddp-sync-z2": on((1, 4), DDP, SYNC, Z2), "ddp-replicate": on((4, 1), DDP),
-    "owner-rank0": on((2, 2), "parallel.owner.strategy=rank0"), "recompute": on((1, 2), "parallel.recompute=layer"),
+    "owner-rank0": on((2, 2), RANK0), "recompute": on((1, 2), "parallel.recompute=layer"),
     "delays": on((2, 2), ONE_RECORD, DEEP, seed=3), "delays-z2-local": on((2, 2), ONE_RECORD, Z2, LOCAL, seed=4),
     "delays-ddp": on((2, 2), ONE_RECORD, DDP, DEEP, seed=5),
     "tp-replicate": on((2, 1, 2)), "tp-shard": on((1, 2, 2), Z2), "tp-sync": on((2, 1, 2), SYNC), "tp-ddp": on((2, 1, 2), DDP),
@@ -70,6 +72,11 @@ def test_data_parallel_meshes_and_modes_have_the_bits_of_one_rank(precision, way
 def test_fast_in_f32_has_the_bits_of_exact(reference, tmp_path):
     for row in (on((1, 1), *FAST), on((2, 2), *FAST, name="hsdp"), on((1, 2, 2), *FAST, DDP, name="ddp")):
         expect_equal(row, bits(row, tmp_path), reference(()))
+
+
+def test_batches_of_a_tp_owner_have_the_bits_of_exact(reference, tmp_path):
+    for row in (on((1, 1, 2), *FAST, MHA), on((2, 1, 2), *FAST, MHA, RANK0, name="replicas")):
+        expect_equal(row, bits(row, tmp_path), reference((MHA,)))
 
 
 def test_a_wire_that_rounds_what_is_rounded_changes_nothing(reference):

@@ -32,14 +32,14 @@ def test_every_kernel_has_an_emulation():
 
 
 def compile_command(source):
-    """How make compiles it."""
+    """How make compiles it, but for the list of what it depends on, which is make's."""
     target = f"{BUILD}/kernels/cuda/{source}.o"
     make = ["make", "-n", "-B", "V=1", "CUDA=1", f"BUILD={BUILD}", target]
     lines = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     (line,) = [line for line in lines if f"-c kernels/cuda/{source}.cu" in line]
     words = shlex.split(line)
     words[words.index("-o") + 1] = None
-    return words
+    return [w for before, w in zip([None, *words], words) if w not in ("-MMD", "-MP", "-MF") and before != "-MF"]
 
 
 def compile_to(source, output, *more):

@@ -147,7 +147,7 @@ Status cuda_pin_products(Device *device, const ProductList *list, const void *ch
 /* Queues a Gemm on ctx->stream. Every part is one contraction, whatever its segments. */
 void cuda_product(const CudaProducts *products, const KernelCtx *ctx, const Gemm *gemm);
 /* For who prepares operands: what was pinned, and the type of operands of any range. */
-const GemmCuda *cuda_products_gemms(const CudaProducts *products);
+GemmCuda *cuda_products_gemms(const CudaProducts *products);
 OperandType cuda_products_type(const CudaProducts *products);
 
 /* cuda_attention.c: queues the kernel of that name on ctx->stream, by products (device/products.h). */

@@ -22,7 +22,7 @@ static bool in_quarters(GemmShape shape, int64_t m) {
     return shape == GEMM_LOWER_MIRRORED && m >= QUARTERS_FROM && m % (2 * GEMM_CUDA_ALIGN) == 0;
 }
 
-const GemmCuda *cuda_products_gemms(const CudaProducts *products) {
+GemmCuda *cuda_products_gemms(const CudaProducts *products) {
     return products->gemms;
 }
 

@@ -45,7 +45,8 @@ static void layout_cache(Parallel *p, CacheKind kind) {
         CacheSlot *slot = &cache->slot[s];
         slot->unit = -1;
         slot->base = ARENA_PUSH(&p->arena, float, cache->keep ? slot_nelem(p, kind, s) : largest);
-        slot->wire = ARENA_PUSH(&p->arena, uint16_t, cache->keep ? slot_wire_nelem(p, kind, s) : largest_wire);
+        const int64_t wire = cache->keep ? slot_wire_nelem(p, kind, s) : largest_wire;
+        slot->wire = wire > 0 ? ARENA_PUSH(&p->arena, uint16_t, wire) : NULL;
     }
 }
 

@@ -143,7 +143,12 @@ ifdef CUDA
 include tests/cuda_standin/rules.mk
 endif
 
-PYTEST = tests/cli "tests/cuda tests/cuda_standin" -- tests/dist
+# Most tests that start processes wait for them half of the time, so that several files run beside one another, the longest first;
+# those that watch times have the machine for themselves.
+ALONE  = $(patsubst %,tests/dist/test_%.py,failure overlap signal_phases signals tp_overlap)
+FIRST  = $(patsubst %,tests/%.py,dist/test_bits dist/test_tp_bits cuda/test_cuda_bits cli/test_configuration dist/test_resume dist/test_mutants \
+           cuda/test_faults dist/test_slurm cli/test_bad_input cuda/test_cuda_fast dist/test_fast)
+PYTEST = $(FIRST) $(filter-out $(FIRST) $(ALONE),$(sort $(wildcard tests/*/test_*.py))) -- $(ALONE)
 TEST_ENV = OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 DM_BUILD=$(BUILD) DM_BIN=$(BINDIR) DM_CUDA_BUILD=$(CUDA_BUILD) \
            ASAN_OPTIONS=fast_unwind_on_malloc=0:verify_asan_link_order=0 \
            LSAN_OPTIONS=suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0 TSAN_OPTIONS=ignore_noninstrumented_modules=1

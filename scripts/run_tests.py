@@ -2,17 +2,20 @@
 """Runs every test and ends in one line `N passed, N failed, N skipped`.
 
 usage: run_tests.py PROGRAM... [-- BESIDE... [-- ALONE...]]
-Each PROGRAM is a cmocka test. Each BESIDE holds the arguments of one pytest; programs and pytests run two at a time, because most
-tests that start processes wait for them. Then one pytest with the arguments ALONE has the machine for itself: its tests watch times.
-Exit 0 only when nothing failed.
+Each PROGRAM is a cmocka test; BESIDE and ALONE are files for pytest. The programs, one after the other, and each file of BESIDE run
+three at a time, started in their order: tests that start processes mostly wait for them. Then the files of ALONE have the machine for
+themselves: their tests watch times. Exit 0 only when nothing failed.
 """
 import re
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+LANES = 3
 
 
 def run_unit(program, limit_s=900):
@@ -41,12 +44,13 @@ def run_unit(program, limit_s=900):
 
 def run_pytest(arguments, quietly=False):
     """(passed, failed, skipped) of the tests that start processes; `quietly`: what it says comes at its end."""
+    begin = time.monotonic()
     with tempfile.TemporaryDirectory() as tmp:
         report = Path(tmp) / "report.xml"
-        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=15", f"--junitxml={report}",
+        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=3", f"--junitxml={report}",
                                *arguments], stdout=subprocess.PIPE if quietly else None, stderr=subprocess.STDOUT if quietly else None)
         if quietly:
-            print(f"---- {' '.join(arguments)}\n{done.stdout.decode(errors='replace')}", flush=True)
+            print(f"---- {' '.join(arguments)}: {time.monotonic() - begin:.0f} s\n{done.stdout.decode(errors='replace')}", flush=True)
         if not report.exists():
             return 0, 1, 0
         suites = ElementTree.parse(report).getroot().iter("testsuite")
@@ -78,8 +82,8 @@ def split(words):
 
 def main():
     programs, beside, alone = (split(sys.argv[1:]) + [[], []])[:3]
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        jobs = [pool.submit(run_units, programs), *[pool.submit(run_pytest, words.split(), True) for words in beside]]
+    with ThreadPoolExecutor(max_workers=LANES) as pool:
+        jobs = [pool.submit(run_units, programs), *[pool.submit(run_pytest, [file], True) for file in beside]]
         results = [job.result() for job in jobs]
     if alone:
         results.append(run_pytest(alone))

@@ -72,7 +72,6 @@ typedef void (*KernelFn)(const KernelCtx *ctx, const void *args);
     X(NS_NORMALIZE,         NsNormalize,        ns_normalize)         \
     X(NS_COMBINE,           NsCombine,          ns_combine)           \
     X(ADD_DIAGONAL,         AddDiagonal,        add_diagonal)         \
-    X(TRANSPOSE,            Transpose,          transpose)            \
     X(ROUND_BF16,           RoundBf16,          round_bf16)           \
     X(PACK_BF16,            PackBf16,           pack_bf16)            \
     X(UNPACK_BF16,          UnpackBf16,         unpack_bf16)
@@ -432,13 +431,6 @@ typedef struct AddDiagonal {
     int64_t m;
     float a;
 } AddDiagonal;
-
-/* dst [cols, rows] = src [rows, cols] transposed. */
-typedef struct Transpose {
-    float *dst;
-    const float *src;
-    int64_t rows, cols;
-} Transpose;
 
 /* ---- bf16, for numerics.mode fast ------------------------------------------------------------------------------- */
 

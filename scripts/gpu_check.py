@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / os.environ.get("DM_BUILD", "build/release-cuda")
 PROGRAMS = {"bin/dmuon-train": "bin/dmuon-train", "bin/test_kernels": "cuda/test_kernels", "bin/bench_device": "cuda/bench_device",
             "bin/products_fast": "cuda/products_fast", "bin/attention_fast": "cuda/attention_fast",
-            "bin/newton_schulz_fast": "cuda/newton_schulz_fast"}
+            "bin/newton_schulz_fast": "cuda/newton_schulz_fast", "bin/bench_products": "cuda/bench_products"}
 FILES = ["configs/bits-tiny.yaml", "configs/kjv-one.yaml", "configs/data/kjv_train.txt", "configs/data/kjv_val.txt", "scripts/gpu_check.py",
          "scripts/gpu_torch.py", *[f"models/llama-{size}.yaml" for size in ("tiny", "1m", "124m", "1b")]]
 NOT_OURS = re.compile(r"lib(cudart|cublas|cublasLt|nccl|cuda|nvidia[a-z-]*|c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux")
@@ -218,8 +218,14 @@ def fast_newton_schulz(place: Place) -> str:
     return "the same bits in a batch as alone, queued and replayed as a graph"
 
 
+def bench(place: Place, program: str, words: list[str]) -> dict:
+    return json.loads(place.run([place.programs[f"bin/{program}"], *words], 90))
+
+
 def figures(report: Report, place: Place) -> None:
-    report.add("exact products, Newton-Schulz", False, lambda: json.loads(place.run([place.programs["bin/bench_device"], "cuda"], 90)))
+    for name, program, *words in (("exact products, Newton-Schulz", "bench_device", "cuda"), ("Newton-Schulz in fp16", "bench_device", "cuda", "1", "fast"),
+                                  ("cuBLASLt pinned against its best", "bench_products")):
+        report.add(name, False, bench, place, program, words)
     for name, (model, keys) in TRAININGS.items():
         report.add(name, False, speed, place, model, keys)
     for name, (model, keys) in TRAININGS.items():

@@ -1,4 +1,4 @@
-/* Copy, fill, add, scale, transpose. In-place calls alias exactly, element on element, which `ivdep` states. */
+/* Copy, fill, add, scale. In-place calls alias exactly, element on element, which `ivdep` states. */
 #include "kernels/cpu/isa.h"
 
 #include <string.h>
@@ -65,41 +65,4 @@ static void scale_range(const void *args, int64_t begin, int64_t end) {
 
 void ISA_NAME(scale)(const KernelCtx *ctx, const void *args) {
     split_ranges(ctx, args, scale_range, ((const Scale *)args)->n, 1, 16);
-}
-
-#define TILE 16
-
-/* A square tile of rows read as whole cache lines; its columns are written as whole lines. */
-static void transpose_tile(const Transpose *a, int64_t r0, int64_t c0) {
-    float tile[TILE][TILE];
-    const float *src = a->src + r0 * a->cols + c0;
-    float *dst = a->dst + c0 * a->rows + r0;
-    for (int r = 0; r < TILE; r++)
-        for (int c = 0; c < TILE; c++)
-            tile[c][r] = src[r * a->cols + c];
-    for (int c = 0; c < TILE; c++)
-        memcpy(dst + c * a->rows, tile[c], sizeof tile[c]);
-}
-
-static void transpose_edge(const Transpose *a, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
-    for (int64_t r = r0; r < r1; r++)
-        for (int64_t c = c0; c < c1; c++)
-            a->dst[c * a->rows + r] = a->src[r * a->cols + c];
-}
-
-static void transpose_rows(const void *args, int64_t begin, int64_t end) {
-    const Transpose *a = args;
-    const int64_t whole_rows = begin + (end - begin) / TILE * TILE;
-    const int64_t whole_cols = a->cols / TILE * TILE;
-    for (int64_t r = begin; r < whole_rows; r += TILE) {
-        for (int64_t c = 0; c < whole_cols; c += TILE)
-            transpose_tile(a, r, c);
-        transpose_edge(a, r, r + TILE, whole_cols, a->cols);
-    }
-    transpose_edge(a, whole_rows, end, 0, a->cols);
-}
-
-void ISA_NAME(transpose)(const KernelCtx *ctx, const void *args) {
-    const Transpose *a = args;
-    split_ranges(ctx, a, transpose_rows, a->rows, a->cols, TILE);
 }

@@ -1,4 +1,4 @@
-/* Copy, fill, add, scale, transpose. In-place calls alias exactly, element on element. */
+/* Copy, fill, add, scale. In-place calls alias exactly, element on element. */
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/store.h"
 
@@ -49,28 +49,3 @@ __global__ void scale_kernel(Scale a) {
 }
 
 GRID_FLAT_ENTRY(scale, Scale)
-
-enum { TRANSPOSE_TILE = 32, TRANSPOSE_ROWS = 8 };
-
-/* Square tiles, so that reads and writes both run along rows; one column of padding keeps the banks apart. */
-__global__ void transpose_kernel(Transpose a) {
-    __shared__ float tile[TRANSPOSE_TILE][TRANSPOSE_TILE + 1];
-    const int64_t across = (a.cols + TRANSPOSE_TILE - 1) / TRANSPOSE_TILE;
-    const int64_t r0 = blockIdx.x / across * TRANSPOSE_TILE, c0 = blockIdx.x % across * TRANSPOSE_TILE;
-    for (int y = threadIdx.y; y < TRANSPOSE_TILE; y += TRANSPOSE_ROWS)
-        if (r0 + y < a.rows && c0 + threadIdx.x < a.cols)
-            tile[y][threadIdx.x] = a.src[(r0 + y) * a.cols + c0 + threadIdx.x];
-    __syncthreads();
-    for (int y = threadIdx.y; y < TRANSPOSE_TILE; y += TRANSPOSE_ROWS)
-        if (c0 + y < a.cols && r0 + threadIdx.x < a.rows)
-            a.dst[(c0 + y) * a.rows + r0 + threadIdx.x] = tile[threadIdx.x][y];
-}
-
-void transpose_cuda(const KernelCtx *ctx, const void *args) {
-    const Transpose *a = static_cast<const Transpose *>(args);
-    if (a->rows <= 0 || a->cols <= 0)
-        return;
-    const int64_t blocks = grid_ceil_div(a->rows, TRANSPOSE_TILE) * grid_ceil_div(a->cols, TRANSPOSE_TILE);
-    launch_check("transpose", KLAUNCH(transpose_kernel, dim3(static_cast<unsigned>(blocks)),
-                                      dim3(TRANSPOSE_TILE, TRANSPOSE_ROWS), 0, launch_stream(ctx), *a));
-}

@@ -56,7 +56,7 @@ static Status run(const Args *args, Str *out) {
         config_help(out);
         return STATUS_OK;
     case COMMAND_VERSION:
-        str_printf(out, "dmuon-train " DMUON_VERSION " (%s; exact)\n", device_backends());
+        str_printf(out, "dmuon-train " DMUON_VERSION " (%s; exact, fast)\n", device_backends());
         return STATUS_OK;
     default:
         return run_on_config(args, out);

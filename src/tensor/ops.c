@@ -178,11 +178,6 @@ static void check_add_diagonal(const AddDiagonal *a) {
     DM_ASSERT(a->m >= 0 && given(a->out, a->m) && given(a->x, a->m));
 }
 
-static void check_transpose(const Transpose *a) {
-    DM_ASSERT(a->rows >= 0 && a->cols >= 0 && given(a->dst, a->rows * a->cols) && given(a->src, a->rows * a->cols));
-    DM_ASSERT(a->dst != a->src || a->rows * a->cols == 0);
-}
-
 static void check_round_bf16(const RoundBf16 *a) {
     DM_ASSERT(a->n >= 0 && given(a->y, a->n) && given(a->x, a->n));
 }

@@ -77,7 +77,7 @@ def fixture_resumable(trained, tmp_path):
 
 def test_version_names_program_backend_and_mode():
     done = run("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "dmuon-train 0.1.0 (cpu; exact)\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "dmuon-train 0.1.0 (cpu; exact, fast)\n", "")
 
 
 def test_help_goes_to_stdout():

@@ -1,6 +1,7 @@
-/* The exact matrix product and Newton-Schulz on a whole device: bench_device NAME [DIVISOR]. Wall time between an idle
- * stream and an idle stream; the dims are divided by DIVISOR, for a try on a device that is no accelerator.
- * One JSON object on stdout; peak_tflops null where the device's is not listed. */
+/* The exact matrix product and Newton-Schulz on a whole device: bench_device NAME [DIVISOR [fast]]. Wall time between
+ * an idle stream and an idle stream; the dims are divided by DIVISOR, for a try on a device that is no accelerator.
+ * `fast`: Newton-Schulz alone, with products in fp16. One JSON object on stdout; peak_tflops null where the device's is
+ * not listed. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ typedef struct Size {
 
 static const Size products[] = {{2048, 2048, 2048}, {4096, 4096, 4096}, {4096, 14336, 4096}, {4096, 4096, 14336}};
 static const Size matrices[] = {{2048, 2048, 0}, {3072, 8192, 0}, {4096, 14336, 0}};
+#define NMATRICES (sizeof matrices / sizeof matrices[0])
 
 /* Random numbers, as far as they go: a product takes as long on any. */
 static float *random_block(Stream *stream, Arena *arena, int64_t n) {
@@ -55,10 +57,14 @@ static double gemm_seconds(Stream *stream, Size size) {
     return bench_median(time + 1, ROUNDS); /* the first one loads the kernel */
 }
 
+static NsPlan plan_of(Size size) {
+    const NsConfig config = {.algorithm = NS_AUTO, .steps = 5, .restarts = {2}, .restart_count = 1};
+    return ns_plan(&config, size.m, size.n, -1, 1);
+}
+
 static double ns_seconds(Stream *stream, Size size) {
     Arena arena;
-    const NsConfig config = {.algorithm = NS_AUTO, .steps = 5, .restarts = {2}, .restart_count = 1};
-    const NsPlan plan = ns_plan(&config, size.m, size.n, -1, 1);
+    const NsPlan plan = plan_of(size);
     const size_t nbytes = (size_t)(size.m * size.n + ns_scratch_nelem(&plan, 1)) * sizeof(float) + 4096;
     bench_check(device_arena_init(stream_device(stream), &arena, nbytes, "matrix") == STATUS_OK, "no memory");
     float *x = random_block(stream, &arena, size.m * size.n);
@@ -78,7 +84,7 @@ static double ns_seconds(Stream *stream, Size size) {
 
 static void print_products(Stream *stream, int64_t divisor, double peak) {
     double best = 0.0;
-    printf("{\"device\": \"%s\", \"products\": [", device_name(stream_device(stream)));
+    printf("\"products\": [");
     for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) {
         const Size s = {products[i].m / divisor, products[i].n / divisor, products[i].k / divisor};
         const double rate = 2e-12 * (double)s.m * (double)s.n * (double)s.k / gemm_seconds(stream, s);
@@ -93,10 +99,28 @@ static void print_products(Stream *stream, int64_t divisor, double peak) {
         printf("\"peak_tflops\": null, \"of_peak\": null, ");
 }
 
+static Size divided(size_t i, int64_t divisor) {
+    return (Size){matrices[i].m / divisor, matrices[i].n / divisor, 0};
+}
+
+static void pin(Device *device, int64_t divisor) {
+    ProductList list = {0};
+    for (size_t i = 0; i < NMATRICES; i++) {
+        const NsPlan plan = plan_of(divided(i, divisor));
+        ns_products(&plan, 1, &list);
+    }
+    unsigned char *choices = calloc(1, device_choice_nbytes(device, list.count));
+    bench_check(choices != NULL && device_choose_products(device, &list, choices) == STATUS_OK &&
+                    device_pin_products(device, &list, choices) == STATUS_OK,
+                "no algorithms");
+    free(choices);
+    products_deinit(&list);
+}
+
 static void print_newton_schulz(Stream *stream, int64_t divisor) {
     printf("\"newton_schulz\": [");
-    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
-        const Size s = {matrices[i].m / divisor, matrices[i].n / divisor, 0};
+    for (size_t i = 0; i < NMATRICES; i++) {
+        const Size s = divided(i, divisor);
         printf("%s{\"m\": %d, \"n\": %d, \"ms\": %.4f}", i == 0 ? "" : ", ", (int)s.m, (int)s.n,
                1e3 * ns_seconds(stream, s));
     }
@@ -107,11 +131,17 @@ int main(int argc, char **argv) {
     Device *device;
     const char *name = argc > 1 ? argv[1] : "cpu";
     const int64_t divisor = argc > 2 ? strtoll(argv[2], NULL, 10) : 1;
-    bench_check(divisor >= 1 && divisor <= 512, "usage: bench_device NAME [DIVISOR]");
-    if (device_create(&device, &(DeviceOptions){.name = name, .threads = 1}) != STATUS_OK)
+    const bool fast = argc > 3 && strcmp(argv[3], "fast") == 0;
+    bench_check(divisor >= 1 && divisor <= 512 && (fast || argc <= 3), "usage: bench_device NAME [DIVISOR [fast]]");
+    const DeviceOptions options = {.name = name, .threads = 1, .compute = fast ? DEVICE_BF16 : DEVICE_EXACT};
+    if (device_create(&device, &options) != STATUS_OK)
         bench_check(false, status_trail());
     Stream *stream = device_stream(device, STREAM_COMPUTE);
-    print_products(stream, divisor, device_listed_flops(device));
+    printf("{\"device\": \"%s\", ", device_name(device));
+    if (fast)
+        pin(device, divisor);
+    else
+        print_products(stream, divisor, device_listed_flops(device));
     print_newton_schulz(stream, divisor);
     device_destroy(device);
     return 0;

@@ -57,13 +57,6 @@ static void run_sum_tree(const Case *c) {
             .dst = c->n[3] != 0 ? src : pool_floats(n), .src = src, .n = n, .stride = stride, .count = (int)c->n[1]}));
 }
 
-static void run_transpose(const Case *c) {
-    const int64_t rows = c->n[0], cols = c->n[1];
-    PARITY_RUN(
-        TRANSPOSE,
-        (&(Transpose){.dst = pool_floats(rows * cols), .src = pool_random(rows * cols), .rows = rows, .cols = cols}));
-}
-
 /* n: any 32 bits, bf16 values, ties, NaNs with payloads; rounded, in place too, packed, unpacked */
 static void run_bf16(const Case *c) {
     const int64_t n = c->n[0];
@@ -430,11 +423,6 @@ static const Case cases[] = {
     {run_bf16, {1029}, false},
     {run_bf16, {40003}, false},
     {run_bf16, {0}, false},
-    {run_transpose, {1, 1}, true},
-    {run_transpose, {33, 65}, true},
-    {run_transpose, {64, 32}, true},
-    {run_transpose, {3, 130}, true},
-    {run_transpose, {0, 5}, false},
     {run_bias_add, {5, 1}, true},
     {run_bias_add, {37, 67}, true},
     {run_bias_add, {3, 1111}, true},

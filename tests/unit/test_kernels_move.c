@@ -1,4 +1,4 @@
-/* Copy, fill, add, scale, transpose and the tree over buffers; and the choice of the table. */
+/* Copy, fill, add, scale and the tree over buffers; and the choice of the table. */
 #include "tests/unit/kernel_cases.h"
 
 static const int64_t sizes[] = {0, 1, 15, 16, 33, 511, 513, 40000};
@@ -61,21 +61,6 @@ static void test_scale_is_one_multiplication(void **state) {
         for (int64_t i = 0; i < a.n; i++)
             expected[i] = a.x[i] * -0.3f;
         CASES_RUN(SCALE, &a, CASES_OUTPUT(a.x, expected, a.n));
-        cases_end();
-    }
-}
-
-static void test_transpose_of_any_shape(void **state) {
-    (void)state;
-    const int64_t shape[][2] = {{1, 1}, {16, 16}, {17, 31}, {0, 5}, {5, 0}, {3, 70}, {100, 33}, {257, 260}};
-    for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
-        const int64_t rows = shape[s][0], cols = shape[s][1];
-        const Transpose a = {
-            .dst = cases_random(rows * cols), .src = cases_random(rows * cols), .rows = rows, .cols = cols};
-        float *expected = cases_floats(rows * cols);
-        for (int64_t i = 0; i < rows * cols; i++)
-            expected[i % cols * rows + i / cols] = a.src[i];
-        CASES_RUN(TRANSPOSE, &a, CASES_OUTPUT(a.dst, expected, rows * cols));
         cases_end();
     }
 }
@@ -149,7 +134,6 @@ int main(void) {
         cmocka_unit_test(test_fill_writes_the_value_and_no_more),
         cmocka_unit_test(test_add_is_one_addition_also_in_place),
         cmocka_unit_test(test_scale_is_one_multiplication),
-        cmocka_unit_test(test_transpose_of_any_shape),
         cmocka_unit_test(test_sum_tree_splits_at_the_largest_power_of_two_below),
         cmocka_unit_test(test_the_environment_lowers_the_table),
         cmocka_unit_test(test_every_table_is_whole_and_named),

@@ -336,7 +336,11 @@ def run_rows(name: str | None, scratch: Path) -> bool:
     for row in TABLE:
         if name in (None, row.name):
             ok = try_row(row.name, row, scratch, reference)[0] and ok
-    print("all bits are equal" if ok else "NOT all bits are equal")
+    left_out = [row.name for row in TABLE if name in (None, row.name) and missing_isa(row)]
+    if name in left_out:
+        print("nothing was compared")
+    else:
+        print(("all bits are equal" if ok else "NOT all bits are equal") + (f"; not run: {', '.join(left_out)}" if left_out else ""))
     return ok
 
 

@@ -20,12 +20,24 @@ fi
 if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-setsid mpirun -q --oversubscribe --bind-to none -np "$ranks" "$program" "$@" &
+# USR1 is ignored until mpirun and the ranks have their handlers. mpirun passes no signal on while it starts its ranks,
+# so that it is told again until the job ends.
+job=
+teller=
+tell() {
+    [ -z "$teller" ] && [ -n "$job" ] || return 0
+    (while kill -USR1 "$job" 2>/dev/null; do sleep 1; done) &
+    teller=$!
+}
+stopping=
+trap 'stopping=1; tell' INT TERM USR1
+(trap '' USR1; exec setsid mpirun -q --oversubscribe --bind-to none -np "$ranks" "$program" "$@") &
 job=$!
-trap 'kill -USR1 "$job" 2>/dev/null' INT TERM USR1
+[ -z "$stopping" ] || tell
 while :; do
     wait "$job"
     code=$?
     kill -0 "$job" 2>/dev/null || break
 done
+[ -z "$teller" ] || kill "$teller" 2>/dev/null
 exit "$code"

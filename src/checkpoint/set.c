@@ -226,16 +226,19 @@ static void aside_path(char *buf, const char *run_dir, int64_t step) {
 Status set_put_aside(const char *run_dir, const char *run_id, int64_t step, Str *warnings) {
     SetList list;
     TRY(set_list(run_dir, &list));
-    keep_own(run_dir, run_id, &list);
+    if (run_id != NULL)
+        keep_own(run_dir, run_id, &list);
     Status status = STATUS_OK;
     for (int i = 0; i < list.count && status == STATUS_OK; i++) {
         char from[SET_PATH], to[SET_PATH];
-        if (list.step[i] <= step)
+        if (run_id != NULL && list.step[i] <= step)
             continue;
         set_path(from, run_dir, list.step[i]);
         aside_path(to, run_dir, list.step[i]);
         if (rename(from, to) != 0)
             status = STATUS_FAIL(STATUS_CHECKPOINT, "checkpoint %s cannot be put aside: %s", from, strerror(errno));
+        else if (run_id == NULL)
+            str_printf(warnings, "a new run begins: checkpoint %s is now %s\n", from, to);
         else
             str_printf(warnings, "the run goes on from step %lld: checkpoint %s is now %s\n", (long long)step, from,
                        to);

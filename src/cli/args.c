@@ -21,8 +21,9 @@ const char *args_usage(void) {
            "  --help-config        every key: type, default, bounds, meaning\n"
            "  --help, --version\n"
            "\n"
-           "Exit codes: 0 done; 2 usage, configuration, device, memory, launch, run directory; 3 data; 4 checkpoint;\n"
-           "5 non-finite numbers; 6 communication; 75 stopped by a signal or the wall-time budget, state saved.\n";
+           "Exit codes: 0 done; 2 usage, configuration, device, memory, launch, run directory; 3 data;\n"
+           "4 checkpoint, lock, foreign run, failed save; 5 non-finite numbers; 6 communication;\n"
+           "75 stopped by a signal or the wall-time budget, state saved; 130 second interrupt.\n";
 }
 
 static Status refuse(const char *argument, const char *why) {

@@ -238,9 +238,8 @@ static void collect_warnings(const Loading *load, Str *warnings) {
         const char *reason = load->place[i].origin != NULL ? idle_reason(key, load->config) : NULL;
         if (reason == NULL)
             continue;
-        str_append(warnings, warnings->len > 0 ? "\n" : "");
         place_print(load->place[i], warnings);
-        str_printf(warnings, ": %s has no effect: %s", key, reason);
+        str_printf(warnings, ": %s has no effect: %s\n", key, reason);
     }
 }
 

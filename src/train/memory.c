@@ -30,13 +30,14 @@ void memory_plan(const Plan *plan, const Config *config, const SetTensors *saved
                                 .tp_size = plan->mesh.tp,
                                 .recompute = config->parallel.recompute == RECOMPUTE_LAYER,
                                 .bits = config_keeps_bits(config)};
+    const bool reduces = !plan->local;
     const MemoryLine all[MEMORY_LINES] = {
         {"weights", "mesh.shard, mesh.tp", b.weights},
         {"momentum", "mesh.shard, mesh.replicate", b.momentum},
         {"moments", "mesh.shard", b.moments},
         {"gathered weights", "parallel.reshard_after_forward, parallel.prefetch", b.gathered},
-        {"gradients", "parallel.accumulate=reduce, mesh.shard", b.gradients},
-        {"partial sums over leaves", "parallel.accumulate=reduce, batch.micro", b.leaf_trees},
+        {"gradients", reduces ? "mesh.shard" : "parallel.accumulate=reduce, mesh.shard", b.gradients},
+        {"partial sums over leaves", reduces ? "batch.micro" : "parallel.accumulate=reduce, batch.micro", b.leaf_trees},
         {"tp buffers", "parallel.tp_buffer_reuse, mesh.shard", b.tp_buffers},
         {"optimizer scratch", "mesh.shard", b.scratch},
         {"activations", "batch.micro, batch.seq_len, mesh.tp", model_activation_nbytes(&model)},

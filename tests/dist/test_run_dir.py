@@ -47,6 +47,28 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_bits_of_a_straight_o
     assert set_names(run) == [f"step-{LAST - 2:08d}", f"step-{LAST:08d}"]
 
 
+def test_a_new_run_puts_the_sets_of_an_earlier_one_aside(tmp_path):
+    run = tmp_path / "run"
+    keys = ("checkpoint.every=1", "optimizer.schedule.kind=constant")
+    run_mesh((1, 1), run, *keys, "train.steps=3")
+    earlier = {name: tree(run / "checkpoints" / name) for name in set_names(run)}
+    run_mesh((1, 1), run, *keys, "train.steps=2", "seed=9", "checkpoint.resume=none")
+    aside = [name.replace("step-", "rewound-") for name in earlier]
+    assert set_names(run) == sorted([*aside, "step-00000001", "step-00000002"])
+    assert [tree(run / "checkpoints" / name) for name in aside] == list(earlier.values())
+    assert sum("a new run begins: checkpoint" in text for text in warnings(run)) == len(earlier)
+
+
+def test_each_warning_of_a_start_is_one_record(tmp_path):
+    run = tmp_path / "run"
+    keys = ("checkpoint.every=1", "optimizer.schedule.kind=constant", "train.sample_tokens=5")
+    run_mesh((1, 1), run, *keys, "train.steps=2")
+    run_mesh((1, 1), run, *keys, "train.steps=2", f"checkpoint.resume={set_dir(run, 1)}")
+    texts = warnings(run)
+    assert [sum(part in text for text in texts) for part in ("train.sample_tokens has no effect", "the run goes on from step 1")] == [2, 1], texts
+    assert not [text for text in texts if "no effect" in text and "goes on" in text]
+
+
 def test_what_a_killed_save_left_is_removed_by_a_start_and_not_by_a_refused_one(tmp_path):
     run = tmp_path / "run"
     run_mesh((1, 1), run, *KEYS, "train.steps=2")

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +134,24 @@ def test_run_sh_passes_a_wish_to_stop_on_in_peace(number, tmp_path):
     wait_for(lambda: has_step(run, 3), process)
     os.killpg(process.pid, number)  # as a terminal does
     check_stopped(finish(process), run, (1, 2))
+
+
+def launcher_of(pid):
+    """Has the script started mpirun?"""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [c for c in children if Path(f"/proc/{c}/comm").exists() and Path(f"/proc/{c}/comm").read_text() == "mpirun\n"]
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.2, 0.4])
+def test_run_sh_keeps_a_wish_that_comes_before_the_ranks_are_there(wait_s, tmp_path):
+    command = ["scripts/run.sh", "2", TINY, f"run.dir={tmp_path / 'run'}", *mesh_keys((1, 2)), *MANY]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment({"DMUON_TRAIN": str(BIN / "dmuon-train")}), text=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    wait_for(lambda: launcher_of(process.pid), process)
+    time.sleep(wait_s)
+    process.send_signal(signal.SIGTERM)
+    done = finish(process)
+    assert done.returncode == STOPPED and "checkpoint saved" in done.stderr, done.stderr
 
 
 def test_run_sh_gives_the_exit_code_of_the_run(tmp_path):

@@ -10,6 +10,7 @@
 #include "base/str.h"
 
 #define CONFIG_PATH 1024
+#define NS_ROUNDED_MAX 3 /* iterations of gram from one restart to the next, with rounded products */
 #define CONFIG_NS_MAX 16
 #define CONFIG_LIST_MAX 64
 
@@ -50,6 +51,7 @@ typedef struct Config {
     char model_path[CONFIG_PATH]; /* empty: inline mapping  */
     ModelConfig model;
     char device[16]; /* auto | cpu | cuda */
+    bool on_cpu;     /* no key: what `auto` came to, once it is known */
     struct {
         bool fast;
         int segments;

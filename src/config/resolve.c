@@ -18,7 +18,7 @@ bool config_rounds_weights(const Config *config) {
 }
 
 bool config_keeps_bits(const Config *config) {
-    return config->precision.compute == COMPUTE_BF16 && strcmp(config->device, "cpu") != 0;
+    return config->precision.compute == COMPUTE_BF16 && !config->on_cpu && strcmp(config->device, "cpu") != 0;
 }
 
 static bool tp_fits(const Config *config, int64_t tp) {

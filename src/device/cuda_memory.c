@@ -90,7 +90,7 @@ void *cuda_scratch(const KernelCtx *ctx, int thread, size_t nbytes) {
         if (stream->scratch != NULL)
             CUDA_OK(cudaFree(stream->scratch));
         stream->scratch_moves++;
-        stream->scratch_nbytes = nbytes + nbytes / 2;
+        stream->scratch_nbytes = nbytes; /* it grows in the first step only */
         stream->scratch = allocate_or_die(stream->scratch_nbytes, "kernel scratch");
     }
     return stream->scratch;

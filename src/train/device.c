@@ -57,6 +57,7 @@ static Status check_sharing(const Session *s) {
 Status phase_choose_device(Session *s) {
     Comm *all = s->world->comm;
     TRY(choose_together(s));
+    s->config.on_cpu = strcmp(s->choice.backend, "cpu") == 0;
     TRY(comm_agree(all, transport_choose(s->config.comm.transport, s->choice.backend, &s->transport)));
     s->gpu_sharing = ranks_sharing_gpu(s);
     return comm_agree(all, check_sharing(s));

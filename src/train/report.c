@@ -6,15 +6,25 @@
 
 #include "base/arena.h"
 #include "base/json.h"
+#include "device/device.h"
 #include "parallel/plan_comm.h"
 #include "train/memory.h"
 
 #define MIB 1048576.0
 #define GFLOP 1e9
 
+/* What `device: auto` would be here; one that is asked for and not here is planned for all the same. */
+static void foresee_device(Config *config) {
+    DeviceChoice choice;
+    if (device_choose(&choice, config->device, 0) == STATUS_OK)
+        config->on_cpu = strcmp(choice.backend, "cpu") == 0;
+    status_trail_clear();
+}
+
 Status blueprint_create(Blueprint *b, const char *path, char *const *overrides, int override_count, int ranks) {
     *b = (Blueprint){0};
     TRY(config_load(&b->config, path, overrides, override_count, &b->warnings));
+    foresee_device(&b->config);
     TRY(config_resolve_mesh(&b->config, ranks));
     b->shape = model_shape(&b->config);
     TRY(params_create(&b->params, &b->shape, &b->config));

@@ -192,6 +192,34 @@ static void test_fast_takes_bf16_for_compute_and_wire(void **state) {
     assert_int_equal(reported_errors(), 1);
 }
 
+#define ROUNDED BASE_YAML "numerics: fast\nprecision: {compute: bf16}\n"
+
+static void test_rounded_products_need_restarts_in_time(void **state) {
+    (void)state;
+    assert_loads(load_yaml(ROUNDED)); /* 5 iterations, a restart before the third */
+    assert_refused(load_yaml(ROUNDED "optimizer: {muon: {ns: {steps: 6}}}\n"),
+                   "optimizer.muon.ns.restarts = [2] (default): leaves 4 iterations without a restart, and rounded "
+                   "products allow 3: add restarts (as in [2, 4, 6]), or set optimizer.muon.ns.algorithm: direct");
+    assert_refused(load_yaml(ROUNDED "optimizer: {muon: {ns: {restarts: [4]}}}\n"), "leaves 4 iterations");
+    assert_refused(load_yaml(ROUNDED "optimizer: {muon: {ns: {restarts: []}}}\n"), "leaves 5 iterations");
+    assert_loads(load_yaml(ROUNDED "optimizer: {muon: {ns: {steps: 9, restarts: [3, 6]}}}\n"));
+    assert_loads(load_yaml(ROUNDED "optimizer: {muon: {ns: {steps: 9, algorithm: direct}}}\n"));
+    assert_loads(load_yaml(BASE_YAML "numerics: fast\noptimizer: {muon: {ns: {steps: 9}}}\n"));
+    assert_loads(load_yaml(BASE_YAML "optimizer: {muon: {ns: {steps: 9}}}\n"));
+}
+
+static void test_bits_are_kept_where_products_may_take_them(void **state) {
+    (void)state;
+    assert_loads(load_yaml(ROUNDED));
+    assert_true(config_keeps_bits(&loaded));
+    loaded.on_cpu = true;
+    assert_false(config_keeps_bits(&loaded));
+    assert_loads(load_yaml(ROUNDED "device: cpu\n"));
+    assert_false(config_keeps_bits(&loaded));
+    assert_loads(load_yaml(BASE_YAML "numerics: fast\nprecision: {wire: bf16}\n"));
+    assert_false(config_keeps_bits(&loaded));
+}
+
 static void assert_warned(const char *override, const char *message) {
     char text[256];
     Str warnings = {0};
@@ -238,7 +266,7 @@ static void test_warnings_are_one_per_line_with_their_place(void **state) {
                            "  sample_temperature: 0\n",
                            0, NULL, &warnings));
     assert_string_equal(warnings.text, "a.yaml:5: train.eval_batches has no effect: data.val is empty\n"
-                                       "a.yaml:6: train.sample_temperature has no effect: train.sample_every is 0");
+                                       "a.yaml:6: train.sample_temperature has no effect: train.sample_every is 0\n");
     str_deinit(&warnings);
 }
 
@@ -250,6 +278,8 @@ int main(void) {
         cmocka_unit_test(test_one_mistake_is_one_error),
         cmocka_unit_test(test_a_limit_per_role_replaces_the_default_limit),
         cmocka_unit_test(test_default_restarts_beyond_the_steps_are_dropped),
+        cmocka_unit_test(test_rounded_products_need_restarts_in_time),
+        cmocka_unit_test(test_bits_are_kept_where_products_may_take_them),
         cmocka_unit_test(test_a_tp_degree_must_divide_the_model_and_the_segments),
         cmocka_unit_test(test_the_mesh_takes_its_open_axis_from_the_ranks),
         cmocka_unit_test(test_ranks_must_equal_the_mesh),

@@ -6,12 +6,9 @@
 
 static void round_range(const void *args, int64_t begin, int64_t end) {
     const RoundBf16 *a = args;
-    const float *x = a->x;
-    float *y = a->y;
-#pragma GCC ivdep
-    for (int64_t i = begin; i < end; i++)
-        y[i] = x[i];
-    store_bf16(&(StoreBf16){.bits = a->bits, .rounded = true}, y, begin, end);
+    store_rounded(a->y, a->x, begin, end);
+    if (a->bits != NULL)
+        store_bits(a->bits, a->y, begin, end);
 }
 
 void ISA_NAME(round_bf16)(const KernelCtx *ctx, const void *args) {

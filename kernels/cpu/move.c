@@ -48,7 +48,7 @@ static void add_range(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++)
         dst[i] = x[i] + y[i];
     if (a->rounded)
-        store_rounded(dst, begin, end);
+        store_rounded(dst, dst, begin, end);
 }
 
 void ISA_NAME(add)(const KernelCtx *ctx, const void *args) {

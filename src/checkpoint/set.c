@@ -231,7 +231,7 @@ Status set_put_aside(const char *run_dir, const char *run_id, int64_t step, Str 
     Status status = STATUS_OK;
     for (int i = 0; i < list.count && status == STATUS_OK; i++) {
         char from[SET_PATH], to[SET_PATH];
-        if (run_id != NULL && list.step[i] <= step)
+        if (list.step[i] <= step)
             continue;
         set_path(from, run_dir, list.step[i]);
         aside_path(to, run_dir, list.step[i]);

@@ -41,8 +41,8 @@ DM_NODISCARD Status set_commit(const char *run_dir, int64_t step);
 DM_NODISCARD Status set_remove_stale(const char *run_dir);
 
 /* Run `run_id` goes on from an earlier set: its newer ones are renamed to checkpoints/rewound-00000100 (.1, .2 ... when
- * that is taken), so that no later start continues what was left. run_id NULL: a new run begins, and all sets go, whose
- * ever they are. One line each in `warnings`. */
+ * that is taken), so that no later start continues what was left. run_id NULL, step -1: a new run begins, and all sets
+ * go, whose ever they are. One line each in `warnings`. */
 DM_NODISCARD Status set_put_aside(const char *run_dir, const char *run_id, int64_t step, Str *warnings);
 
 /* Removes sets of this run, oldest first, until `keep` are left; keep 0 = all stay. Never the newest valid one, nor

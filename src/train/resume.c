@@ -96,7 +96,7 @@ static Status prepare_run_dir(Session *s) {
     str_path_join(path, sizeof path, dir, "config.yaml");
     TRY(set_remove_stale(dir));
     if (!s->start.resume)
-        TRY(set_put_aside(dir, NULL, 0, &s->warnings));
+        TRY(set_put_aside(dir, NULL, -1, &s->warnings));
     else if (s->start.keep_log && strcmp(s->config.checkpoint.resume, "auto") != 0)
         TRY(set_put_aside(dir, s->start.run_id, s->start.step, &s->warnings));
     if (s->start.keep_log)

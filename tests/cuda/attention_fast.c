@@ -9,6 +9,7 @@
 #include "base/fatal.h"
 #include "device/products.h"
 #include "tensor/ops.h"
+#include "tests/cuda/pin.h"
 
 #define CHECK(cond, ...) ((cond) ? (void)0 : fatal(__VA_ARGS__))
 #define UNTOUCHED -1234.5f
@@ -359,18 +360,12 @@ static const Form layer[] = {{.B = 1, .T = 64, .H = 12, .K = 12, .D = 64}};
 static void open_device(DeviceCompute kind, const Form *forms, int count) {
     const DeviceOptions options = {.name = "cuda", .threads = 1, .compute = kind};
     ProductList list = {0};
-    Status status = device_create(&device, &options);
+    const Status status = device_create(&device, &options);
     CHECK(status == STATUS_OK, "%s", status_trail());
     compute = device_stream(device, STREAM_COMPUTE);
     for (int i = 0; i < count; i++)
         products_add_attention(&list, forms[i].T, forms[i].H, forms[i].K, forms[i].D);
-    unsigned char *choices = HEAP_ALLOC(unsigned char, device_choice_nbytes(device, list.count));
-    status = device_choose_products(device, &list, choices);
-    CHECK(status == STATUS_OK, "%s", status_trail());
-    status = device_pin_products(device, &list, choices);
-    CHECK(status == STATUS_OK, "%s", status_trail());
-    heap_free(choices);
-    products_deinit(&list);
+    pin_products(device, &list);
 }
 
 static void try_small(DeviceCompute kind) {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "optim/newton_schulz.h"
 #include "tests/bench/bench.h"
+#include "tests/cuda/pin.h"
 
 enum { ROUNDS = 5 };
 
@@ -109,12 +110,7 @@ static void pin(Device *device, int64_t divisor) {
         const NsPlan plan = plan_of(divided(i, divisor));
         ns_products(&plan, 1, &list);
     }
-    unsigned char *choices = calloc(1, device_choice_nbytes(device, list.count));
-    bench_check(choices != NULL && device_choose_products(device, &list, choices) == STATUS_OK &&
-                    device_pin_products(device, &list, choices) == STATUS_OK,
-                "no algorithms");
-    free(choices);
-    products_deinit(&list);
+    pin_products(device, &list);
 }
 
 static void print_newton_schulz(Stream *stream, int64_t divisor) {

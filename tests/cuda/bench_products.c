@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "device/products.h"
 #include "tests/bench/bench.h"
+#include "tests/cuda/pin.h"
 
 enum { ROUNDS = 5, CALLS = 8, CANDIDATES = 16, WORKSPACE_NBYTES = 64 << 20 };
 
@@ -170,12 +170,7 @@ static void pin(Device *device, int64_t divisor) {
         const Size s = divided(i, divisor);
         products_add(&list, (ProductShape){.m = s.m, .n = s.n, .k = s.k, .trans_b = true});
     }
-    unsigned char *choices = calloc(1, device_choice_nbytes(device, list.count));
-    bench_check(choices != NULL && device_choose_products(device, &list, choices) == STATUS_OK &&
-                    device_pin_products(device, &list, choices) == STATUS_OK,
-                "no algorithms");
-    free(choices);
-    products_deinit(&list);
+    pin_products(device, &list);
 }
 
 int main(int argc, char **argv) {

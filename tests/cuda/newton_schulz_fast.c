@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/fatal.h"
 #include "optim/muon.h"
+#include "tests/cuda/pin.h"
 
 #define MOST 4
 #define STEPS 4 /* queued, recorded, replayed twice */
@@ -116,12 +117,7 @@ static void pin(void) {
             const NsPlan plan = ns_plan(&config, shapes[i][0], shapes[i][1], -1, 1);
             ns_products(&plan, 1, &list);
         }
-    unsigned char *choices = HEAP_ALLOC(unsigned char, device_choice_nbytes(device, list.count));
-    const bool pinned = device_choose_products(device, &list, choices) == STATUS_OK &&
-                        device_pin_products(device, &list, choices) == STATUS_OK;
-    CHECK(pinned, "%s", status_trail());
-    heap_free(choices);
-    products_deinit(&list);
+    pin_products(device, &list);
 }
 
 int main(void) {

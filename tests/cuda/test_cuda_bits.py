@@ -58,7 +58,10 @@ MESHES = ["1x1x1", "1x2x1", "2x1x1", "1x1x2", "2x2x1", "1x2x2", "1x1x4", "2x4x1"
 STEPS = 3
 JOB = ("threads=1", f"train.steps={STEPS}", "batch.global=8", "batch.seq_len=16")
 EVERY = ("log.params_hash_every=1",)
-LAST = (f"log.every={STEPS}", f"log.params_hash_every={STEPS}")
+
+
+def last(steps):
+    return f"log.every={steps}", f"log.params_hash_every={steps}"
 
 
 def sizes(mesh):
@@ -83,12 +86,16 @@ def possible_rows():
         yield {**row, **dict.fromkeys(idle(mesh, row["data"]), "-")}
 
 
+def cpu_run(run_dir, steps):
+    return run(1, run_dir, "device=cpu", "mesh.replicate=1", "mesh.shard=1", *JOB, f"train.steps={steps}", *EVERY)
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    return run(1, tmp_path_factory.mktemp("cpu") / "run", "device=cpu", "mesh.replicate=1", "mesh.shard=1", *JOB, *EVERY)
+    return cpu_run(tmp_path_factory.mktemp("cpu") / "run", STEPS)
 
 
-@pytest.mark.parametrize("log,turn", [(EVERY, 0), (LAST, 1)], ids=["every", "last"])
+@pytest.mark.parametrize("log,turn", [(EVERY, 0), (last(STEPS), 1)], ids=["every", "last"])
 @pytest.mark.parametrize("number,row", enumerate(ROWS), ids=lambda v: "-".join(v.values()) if isinstance(v, dict) else None)
 def test_row_has_the_bits_of_the_cpu(number, row, log, turn, reference, tmp_path):
     ranks = sizes(row["mesh"])
@@ -118,8 +125,7 @@ def completed(fixed, turn):
 
 @pytest.fixture(scope="module")
 def long_reference(tmp_path_factory):
-    keys = ("device=cpu", "mesh.replicate=1", "mesh.shard=1", *JOB, f"train.steps={MATRIX_STEPS}", *EVERY)
-    return run(1, tmp_path_factory.mktemp("cpu-long") / "run", *keys)
+    return cpu_run(tmp_path_factory.mktemp("cpu") / "run", MATRIX_STEPS)
 
 
 @pytest.mark.skipif(not SLOW, reason="DM_SLOW=1")
@@ -128,7 +134,7 @@ def test_whole_matrix_has_the_bits_of_the_cpu(fixed, long_reference, tmp_path):
     ranks = math.prod(sizes(fixed[0]))
     for turn in range(MATRIX_SEEDS):
         row, seed = completed(fixed, turn), first_seed() + turn
-        log = EVERY if turn % 2 == 0 else (f"log.every={MATRIX_STEPS}", f"log.params_hash_every={MATRIX_STEPS}")
+        log = EVERY if turn % 2 == 0 else last(MATRIX_STEPS)
         keys = ("device=cuda", *JOB, f"train.steps={MATRIX_STEPS}", *log, *keys_of(row))
         steps = run(ranks, tmp_path / f"run-{turn}", *keys, seed=seed)
         assert steps == {n: long_reference[n] for n in steps} and MATRIX_STEPS in steps, f"DM_CUDA_SEED={first_seed()}, turn {turn}: {row}"

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "config/prompt.h"
 #include "train/eval.h"
 #include "train/loop.h"
 #include "train/sample.h"
@@ -49,7 +50,7 @@ static Status run_sample(Session *s, const char *prompt) {
     prompt = prompt ? prompt : s->config.train.sample_prompt;
     const Status status = sample_run(s, prompt, &text);
     if (status == STATUS_OK && s->world->rank == 0)
-        printf("%s%s%s\n", prompt, s->shape.vocab == SAMPLE_BYTES ? "" : " ", text.text);
+        printf("%s%s%s\n", prompt, s->shape.vocab == PROMPT_BYTES ? "" : " ", text.text);
     str_deinit(&text);
     return comm_agree(s->world->comm, status == STATUS_OK ? flush_stdout() : status);
 }

@@ -2,37 +2,19 @@
 #include "train/sample.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/fatal.h"
 #include "base/rng.h"
+#include "config/prompt.h"
 #include "kernels/exact_math.h"
 
-static Status parse_prompt(const Session *s, const char *prompt, int32_t *tokens, int64_t *count) {
-    const int64_t vocab = s->shape.vocab;
-    *count = 0;
-    if (vocab == SAMPLE_BYTES) {
-        for (const char *p = prompt; *p; p++)
-            tokens[(*count)++] = (unsigned char)*p;
-    } else {
-        const char *p = prompt;
-        char *end;
-        for (long id = strtol(p, &end, 10); end != p; id = strtol(p, &end, 10)) {
-            if (id < 0 || id >= vocab)
-                return STATUS_FAIL(STATUS_CONFIG, "prompt: token id %ld is outside the vocabulary [0, %lld)", id,
-                                   (long long)vocab);
-            tokens[(*count)++] = (int32_t)id;
-            p = end;
-        }
-        if (*p != '\0' && strspn(p, " ") != strlen(p))
-            return STATUS_FAIL(STATUS_CONFIG,
-                               "prompt \"%s\": with a vocabulary of %lld a prompt is token ids separated by blanks",
-                               prompt, (long long)vocab);
-    }
-    if (*count == 0)
-        tokens[(*count)++] = vocab == SAMPLE_BYTES ? '\n' : 0;
-    return STATUS_OK;
+static Status parse_prompt(const char *prompt, int64_t vocab, int32_t *tokens, int64_t *count) {
+    Str why = {0};
+    const bool good = prompt_parse(prompt, vocab, tokens, count, &why);
+    const Status status = good ? STATUS_OK : STATUS_FAIL(STATUS_CONFIG, "prompt \"%s\": %s", prompt, why.text);
+    str_deinit(&why);
+    return status;
 }
 
 /* The token at which the running sum of soft-max weights passes u in (0, 1); greedy when the temperature is 0. */
@@ -57,7 +39,7 @@ static int32_t draw(const float *logits, int64_t vocab, double temperature, doub
 
 static void append_token(Str *text, int64_t vocab, int32_t token) {
     const char byte = (char)token;
-    if (vocab == SAMPLE_BYTES)
+    if (vocab == PROMPT_BYTES)
         str_append_n(text, &byte, 1);
     else
         str_printf(text, "%s%d", text->len > 0 ? " " : "", token);
@@ -68,7 +50,7 @@ Status sample_run(Session *s, const char *prompt, Str *text) {
     int32_t *tokens = HEAP_ALLOC(int32_t, (int64_t)strlen(prompt) + 1 + n);
     float *logits = HEAP_ALLOC(float, vocab);
     int64_t count;
-    const Status status = parse_prompt(s, prompt, tokens, &count);
+    const Status status = parse_prompt(prompt, vocab, tokens, &count);
     if (status == STATUS_OK) {
         parallel_begin_forward_only(s->parallel);
         for (int64_t i = 0; i < n; i++) {

@@ -5,8 +5,6 @@
 #include "base/str.h"
 #include "train/session.h"
 
-#define SAMPLE_BYTES 256 /* a vocabulary of this size is bytes */
-
 /* Continues `prompt` by train.sample_tokens tokens; draws are Philox from (seed, step), temperature 0 is greedy. `text`
  * gets the continuation. With a byte vocabulary both are text; otherwise both are token ids separated by blanks.
  * Collective. */

@@ -1,0 +1,53 @@
+/* Prompts: bytes, or numbers separated by blanks. */
+#include "config/prompt.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void put(int32_t *tokens, int64_t *count, int64_t token) {
+    if (tokens)
+        tokens[*count] = (int32_t)token;
+    (*count)++;
+}
+
+/* Digits at *text, which moves behind them; -1 when there are none or what follows is neither a blank nor the end. */
+static int64_t take_id(const char **text) {
+    char *end;
+    if (!isdigit((unsigned char)**text))
+        return -1;
+    const int64_t id = strtoll(*text, &end, 10); /* beyond 64 bits: the largest, which is outside any vocabulary */
+    *text = end;
+    return *end == '\0' || *end == ' ' ? id : -1;
+}
+
+static bool parse_ids(const char *prompt, int64_t vocab, int32_t *tokens, int64_t *count, Str *why) {
+    const char *p = prompt + strspn(prompt, " ");
+    while (*p != '\0') {
+        const int64_t id = take_id(&p);
+        if (id < 0 || id >= vocab) {
+            str_printf(why,
+                       "must be token ids from 0 to %" PRId64
+                       ", separated by blanks: model.vocab_size is not %d, so text is not bytes",
+                       vocab - 1, PROMPT_BYTES);
+            return false;
+        }
+        put(tokens, count, id);
+        p += strspn(p, " ");
+    }
+    return true;
+}
+
+bool prompt_parse(const char *prompt, int64_t vocab, int32_t *tokens, int64_t *count, Str *why) {
+    *count = 0;
+    if (vocab == PROMPT_BYTES) {
+        for (const char *p = prompt; *p != '\0'; p++)
+            put(tokens, count, (unsigned char)*p);
+    } else if (!parse_ids(prompt, vocab, tokens, count, why)) {
+        return false;
+    }
+    if (*count == 0)
+        put(tokens, count, vocab == PROMPT_BYTES ? '\n' : 0);
+    return true;
+}

@@ -18,6 +18,12 @@ MeshCoord mesh_coord(MeshShape shape, int rank) {
         .replicate = rank / (shape.shard * shape.tp), .shard = rank / shape.tp % shape.shard, .tp = rank % shape.tp};
 }
 
+void mesh_print(MeshShape shape, Str *out) {
+    const int nranks = mesh_size(shape);
+    str_printf(out, "replicate %d x shard %d x tp %d = %d rank%s", shape.replicate, shape.shard, shape.tp, nranks,
+               nranks == 1 ? "" : "s");
+}
+
 static int common_divisor(int a, int b) {
     while (b != 0) {
         const int rest = a % b;

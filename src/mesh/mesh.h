@@ -3,6 +3,7 @@
 #ifndef DMUON_MESH_MESH_H
 #define DMUON_MESH_MESH_H
 
+#include "base/str.h"
 #include "comm/world.h"
 
 typedef enum Axis { AXIS_REPLICATE, AXIS_SHARD, AXIS_TP, AXIS_DATA, AXIS_COUNT } Axis; /* data = replicate x shard */
@@ -23,6 +24,8 @@ static inline int mesh_rank(MeshShape s, MeshCoord c) {
     return (c.replicate * s.shard + c.shard) * s.tp + c.tp;
 }
 MeshCoord mesh_coord(MeshShape shape, int rank);
+/* "replicate 2 x shard 2 x tp 1 = 4 ranks". */
+void mesh_print(MeshShape shape, Str *out);
 
 typedef struct Mesh {
     MeshShape shape;

@@ -50,7 +50,6 @@ void console_live_text(int64_t step, int64_t steps_total, float loss, double ste
 
 void console_start_text(const StartMetrics *s, Str *out) {
     const ModelConfig *m = &s->config->model;
-    const MeshShape mesh = s->plan->mesh;
     const int64_t muon = params_total(s->params, ROLE_MUON), adamw = params_total(s->params, ROLE_ADAMW);
     const PlanLoad load = plan_load(s->plan);
     str_printf(out, "dmuon-train %s  run %s in %s\n", s->version, s->run_id, s->config->run.dir);
@@ -59,12 +58,14 @@ void console_start_text(const StartMetrics *s, Str *out) {
                ", %.3f M parameters (%.3f M Muon, %.3f M AdamW)\n",
                m->family, m->n_layers, m->d_model, m->vocab_size, (double)(muon + adamw) / 1e6, (double)muon / 1e6,
                (double)adamw / 1e6);
-    str_printf(out, "  mesh    replicate %d x shard %d x tp %d = %d ranks, %s, %s with %d thread%s each\n",
-               mesh.replicate, mesh.shard, mesh.tp, mesh_size(mesh),
-               s->config->parallel.data == DATA_DDP ? "ddp" : "fsdp", s->device, s->threads,
-               s->threads == 1 ? "" : "s");
+    str_append(out, "  mesh    ");
+    mesh_print(s->plan->mesh, out);
+    str_printf(out, ", %s, %s with %d thread%s each\n", s->config->parallel.data == DATA_DDP ? "ddp" : "fsdp",
+               s->device, s->threads, s->threads == 1 ? "" : "s");
     if (strcmp(s->config->device, "auto") == 0)
         str_printf(out, "  device  auto: %s, since %s\n", s->device, s->device_reason);
+    if (s->init_from != NULL)
+        str_printf(out, "  start   from the weights of %s\n", s->init_from);
     str_printf(out, "  owners  busiest %.3g of mean %.3g FLOPs (bound %.3g)\n", load.max, load.mean, load.bound);
     str_printf(out, "  steps   %" PRId64 " of %" PRId64 " sequences of %" PRId64 " tokens; numerics %s, %d segments",
                s->steps_total, s->config->batch.global, s->config->batch.seq_len,

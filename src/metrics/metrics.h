@@ -89,6 +89,7 @@ typedef struct CheckpointMetrics {
 typedef struct StartMetrics {
     const char *run_id, *version, *device;
     const char *device_reason; /* why this one, for people */
+    const char *init_from;     /* whose weights the run begins with; NULL: initial ones, or it resumes */
     const char *products;      /* device_products: what was pinned, "" nothing */
     const Config *config;
     const ParamTable *params;

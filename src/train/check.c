@@ -266,11 +266,11 @@ static Status check_rest(const Blueprint *b, Found *found, Str *out) {
 }
 
 Status check_start(const Blueprint *b, Str *out) {
-    const MeshShape m = b->plan.mesh;
     Found found = {0};
     str_printf(out, "%-14s %s\n", "configuration", b->config.path);
-    str_printf(out, "%-14s replicate %d x shard %d x tp %d = %d ranks; %" PRId64 " parameters; plan %016" PRIx64 "\n",
-               "mesh", m.replicate, m.shard, m.tp, mesh_size(m),
+    str_printf(out, "%-14s ", "mesh");
+    mesh_print(b->plan.mesh, out);
+    str_printf(out, "; %" PRId64 " parameters; plan %016" PRIx64 "\n",
                params_total(&b->params, ROLE_MUON) + params_total(&b->params, ROLE_ADAMW), b->plan.hash);
     const Status status = check_rest(b, &found, out);
     str_deinit(&found.identity);

@@ -51,6 +51,11 @@ static Status record_warnings(Loop *loop) {
     return STATUS_OK;
 }
 
+static const char *starts_from(const Session *s) {
+    const char *init_from = s->config.checkpoint.init_from;
+    return s->start.set[0] == '\0' && init_from[0] != '\0' ? init_from : NULL;
+}
+
 static Status record_start(Loop *loop) {
     Session *s = loop->session;
     if (s->world->rank != 0)
@@ -60,6 +65,7 @@ static Status record_start(Loop *loop) {
                                                      .version = DMUON_VERSION,
                                                      .device = device_name(s->device),
                                                      .device_reason = s->choice.why,
+                                                     .init_from = starts_from(s),
                                                      .products = device_products(s->device),
                                                      .config = &s->config,
                                                      .params = &s->params,

@@ -80,11 +80,11 @@ static double step_flops(const Blueprint *b) {
 
 static void text_head(const Blueprint *b, Str *out) {
     const Plan *plan = &b->plan;
-    const MeshShape m = plan->mesh;
     const Config *c = &b->config;
     str_printf(out, "%s\n", c->path);
-    str_printf(out, "mesh        replicate %d x shard %d x tp %d = %d ranks\n", m.replicate, m.shard, m.tp,
-               mesh_size(m));
+    str_append(out, "mesh        ");
+    mesh_print(plan->mesh, out);
+    str_append(out, "\n");
     str_printf(out,
                "step        %" PRId64 " sequences of %" PRId64 " tokens: %" PRId64 " leaves of %" PRId64 ", %" PRId64
                " per rank, accumulate %s\n",

@@ -135,6 +135,12 @@ static void test_the_summary_is_for_people(void **state) {
     assert_non_null(strstr(text.text, "2 layers, width 64"));
     assert_non_null(strstr(text.text, "17 tokens at the ends of files"));
     assert_non_null(strstr(text.text, "exact, 8 segments"));
+    assert_null(strstr(text.text, "from the weights"));
+    str_clear(&text);
+    StartMetrics start = f->start;
+    start.init_from = "some/dir";
+    console_start_text(&start, &text);
+    assert_non_null(strstr(text.text, "start   from the weights of some/dir"));
     str_deinit(&text);
 }
 

@@ -7,13 +7,12 @@ import subprocess
 
 import pytest
 
-from helpers import TINY, finish, has_step, ranks_of, wait_for
+from helpers import SLOW, TINY, finish, has_step, ranks_of, wait_for
 from standin import GRAPH_CALLS, ROOT, TRAIN, environment, first_seed, launch, needs_build, start
 
 pytestmark = needs_build
 FAULT = 86  # of the stand-in: the program did something wrong
 POINTS = 50
-SLOW = os.environ.get("DM_SLOW", "") not in ("", "0")
 JOB = ("threads=1", "train.steps=3", "batch.global=4", "batch.seq_len=8", "device=cuda", "mesh.replicate=1", "mesh.shard=2", "comm.timeout_s=20")
 
 

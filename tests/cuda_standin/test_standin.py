@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from helpers import SLOW
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("DM_CUDA_BUILD", "build/release-cuda")
 STANDIN = BUILD / "standin"
 PROGRAMS = STANDIN / "selftest"
 ENGINE = BUILD / "bin" / "dmuon-train"
-SLOW = os.environ.get("DM_SLOW", "") not in ("", "0")
 SEEDS = range(1, 17)
 FAULT_EXIT, ERROR_EXIT, WRONG_EXIT = 86, 3, 1
 RANKS = {"api": 1, "threads": 1, "graphs": 1, "pipeline": 2, "collectives": 2}

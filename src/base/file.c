@@ -111,6 +111,8 @@ static char *parent_of(const char *path) {
 
 Status file_sync_dir(const char *path, Status whose) {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == EACCES) /* write permission alone lets us make files there, and no more */
+        return STATUS_OK;
     if (fd < 0)
         return FAIL_ERRNO(whose, path);
     const int rc = fsync(fd);
@@ -120,6 +122,13 @@ Status file_sync_dir(const char *path, Status whose) {
     if (rc != 0 && reason != EINVAL)
         return STATUS_FAIL(whose, "%s: %s", path, strerror(reason));
     return STATUS_OK;
+}
+
+static Status sync_parent(const char *path, Status whose) {
+    char *parent = parent_of(path);
+    const Status status = file_sync_dir(parent, whose);
+    heap_free(parent);
+    return status;
 }
 
 static Status write_and_sync(const char *path, const void *data, size_t nbytes, Status whose) {
@@ -144,20 +153,18 @@ static Status write_and_rename(const char *temporary, const char *path, const vo
 Status file_write_atomic(const char *path, const void *data, size_t nbytes, Status whose) {
     Str temporary = {0};
     str_printf(&temporary, "%s.tmp", path);
-    char *parent = parent_of(path);
     Status status = write_and_rename(temporary.text, path, data, nbytes, whose);
     if (status != STATUS_OK)
         (void)unlink(temporary.text);
     else
-        status = file_sync_dir(parent, whose);
-    heap_free(parent);
+        status = sync_parent(path, whose);
     str_deinit(&temporary);
     return status;
 }
 
 static Status make_one_dir(const char *path, Status whose) {
     if (mkdir(path, 0777) == 0)
-        return STATUS_OK;
+        return sync_parent(path, whose);
     const int reason = errno;
     struct stat info;
     if (reason == EEXIST && stat(path, &info) == 0 && S_ISDIR(info.st_mode))

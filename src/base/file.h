@@ -20,7 +20,7 @@ DM_NODISCARD Status file_pwrite(int fd, const void *data, size_t nbytes, int64_t
                                 Status whose);
 DM_NODISCARD Status file_pread(int fd, void *data, size_t nbytes, int64_t offset, const char *path, Status whose);
 
-/* mkdir -p. */
+/* mkdir -p; what is made stays after a power failure, too. */
 DM_NODISCARD Status file_make_dirs(const char *path, Status whose);
 DM_NODISCARD Status file_sync_dir(const char *path, Status whose);
 /* Removes a directory with all that is in it (links are removed, not followed), or nothing if it is absent. */

@@ -112,6 +112,14 @@ def test_a_save_makes_every_byte_durable_before_its_name(job, tmp_path):
             assert len(calls) - calls[::-1].index("fsync") > len(calls) - calls[::-1].index("pwrite"), (name, calls)
 
 
+def test_directories_that_a_run_makes_are_durable_before_what_they_hold(job, tmp_path):
+    (tmp_path / "empty").mkdir()
+    changes = job.changes(tmp_path, (1, 1), "checkpoint.background=false", base=tmp_path / "empty")
+    for name, parent in (("checkpoints", "."), ("checkpoints/.tmp-step-00000002", "checkpoints")):
+        at = changes.index(("mkdir", name))
+        assert changes[at + 1] == ("fsync", parent), changes[at:at + 2]
+
+
 @pytest.mark.parametrize("background", ["true", "false"])
 def test_one_rank_killed_after_each_change_continues_with_the_same_bits(background, job, tmp_path):
     """keep=1: the older set goes with each save. In the background a save begins in one step and ends in another."""

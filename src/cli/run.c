@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "config/prompt.h"
+#include "data/prompt.h"
 #include "train/eval.h"
 #include "train/loop.h"
 #include "train/sample.h"

@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#include "config/prompt.h"
-
 static bool is_power_of_two(int64_t n) {
     return n > 0 && (n & (n - 1)) == 0;
 }
@@ -137,16 +135,6 @@ static void check_texts(Loading *load) {
         load_key_error(load, "train.eval_every", NULL, "needs data.val, which is empty");
 }
 
-static void check_prompt(Loading *load) {
-    const Config *config = load->config;
-    int64_t count;
-    Str why = {0};
-    if (USABLE(load, "train.sample_prompt", "model.vocab_size") &&
-        !prompt_parse(config->train.sample_prompt, config->model.vocab_size, NULL, &count, &why))
-        load_key_error(load, "train.sample_prompt", NULL, "%s", why.text);
-    str_deinit(&why);
-}
-
 static void check_allow_changes(Loading *load) {
     const Config *config = load->config;
     for (int i = 0; i < config->checkpoint.allow_count; i++) {
@@ -172,6 +160,5 @@ void validate_rules(Loading *load) {
     check_newton_schulz(load);
     check_optimizer(load);
     check_texts(load);
-    check_prompt(load);
     check_allow_changes(load);
 }

@@ -20,6 +20,7 @@
 #include "device/device.h"
 #include "optim/schedule.h"
 #include "train/memory.h"
+#include "train/sample.h"
 
 #define MIB 1048576.0
 
@@ -64,13 +65,6 @@ static Status check_set(const Config *c, const char *pattern, const char *key, F
     }
     dataset_close(dataset);
     return status;
-}
-
-static Status check_data(const Config *c, Found *found, Str *out) {
-    TRY(check_set(c, c->data.train, "data.train", found, out));
-    if (c->data.val[0] != '\0')
-        TRY(check_set(c, c->data.val, "data.val", NULL, out));
-    return STATUS_OK;
 }
 
 /* ---- the device ---- */
@@ -256,25 +250,58 @@ static Status check_state(const Blueprint *b, const Found *found, Str *out) {
     return STATUS_OK;
 }
 
-static Status check_rest(const Blueprint *b, Found *found, Str *out) {
+/* ---- all of it ---- */
+
+/* What is wrong so far: the sentences, one after the other, and whose failure the first one is. */
+typedef struct Problems {
+    Status first;
+    Str text;
+} Problems;
+
+/* Takes a failure over from the trail, without the path it took. False when there is none. */
+static bool take(Problems *problems, Status status) {
+    if (status == STATUS_OK)
+        return false;
+    const char *trail = status_trail(), *frames = strstr(trail, "\n    at ");
+    if (problems->first == STATUS_OK)
+        problems->first = status;
+    if (problems->text.len > 0)
+        str_append(&problems->text, "\n");
+    str_append_n(&problems->text, trail, frames != NULL ? (size_t)(frames - trail) : strlen(trail));
+    status_trail_clear();
+    return true;
+}
+
+/* A part is left out where it builds on one that failed. */
+static void check_parts(const Blueprint *b, Problems *problems, Found *found, Str *out) {
+    const Config *c = &b->config;
     DeviceChoice choice;
-    TRY(check_device(&b->config, &choice, out));
-    TRY(check_data(&b->config, found, out));
-    TRY(check_memory(b, &choice, out));
-    TRY(check_run_dir(b, out));
-    return check_state(b, found, out);
+    take(problems, sample_check(c));
+    const bool no_device = take(problems, check_device(c, &choice, out));
+    const bool no_data = take(problems, check_set(c, c->data.train, "data.train", found, out));
+    if (c->data.val[0] != '\0')
+        take(problems, check_set(c, c->data.val, "data.val", NULL, out));
+    if (!no_device)
+        take(problems, check_memory(b, &choice, out));
+    take(problems, check_run_dir(b, out));
+    if (!no_data)
+        take(problems, check_state(b, found, out));
 }
 
 Status check_start(const Blueprint *b, Str *out) {
     Found found = {0};
+    Problems problems = {0};
     str_printf(out, "%-14s %s\n", "configuration", b->config.path);
     str_printf(out, "%-14s ", "mesh");
     mesh_print(b->plan.mesh, out);
     str_printf(out, "; %" PRId64 " parameters; plan %016" PRIx64 "\n",
                params_total(&b->params, ROLE_MUON) + params_total(&b->params, ROLE_ADAMW), b->plan.hash);
-    const Status status = check_rest(b, &found, out);
+    check_parts(b, &problems, &found, out);
     str_deinit(&found.identity);
-    if (status == STATUS_OK)
+    if (problems.first == STATUS_OK)
         str_append(out, "everything a start checks is in order\n");
+    const Status status =
+        problems.first == STATUS_OK ? STATUS_OK : STATUS_FAIL(problems.first, "%s", problems.text.text);
+    str_deinit(&problems.text);
     return status;
 }

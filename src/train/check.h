@@ -5,7 +5,8 @@
 #include "train/report.h"
 
 /* Data, memory (all ranks on this node), run directory, the checkpoint that a start would take. Appends one line to
- * `out` for each part that passed; the Status is that of the first that did not. */
+ * `out` for each part that passed; the trail has one sentence for each that did not, the Status is that of the first.
+ */
 DM_NODISCARD Status check_start(const Blueprint *blueprint, Str *out);
 
 #endif

@@ -6,13 +6,26 @@
 
 #include "base/fatal.h"
 #include "base/rng.h"
-#include "config/prompt.h"
+#include "data/prompt.h"
 #include "kernels/exact_math.h"
 
 static Status parse_prompt(const char *prompt, int64_t vocab, int32_t *tokens, int64_t *count) {
     Str why = {0};
     const bool good = prompt_parse(prompt, vocab, tokens, count, &why);
     const Status status = good ? STATUS_OK : STATUS_FAIL(STATUS_CONFIG, "prompt \"%s\": %s", prompt, why.text);
+    str_deinit(&why);
+    return status;
+}
+
+Status sample_check(const Config *config) {
+    const char *prompt = config->train.sample_prompt;
+    int64_t count;
+    Str why = {0};
+    const bool good =
+        config->train.sample_every == 0 || prompt_parse(prompt, config->model.vocab_size, NULL, &count, &why);
+    const Status status =
+        good ? STATUS_OK
+             : STATUS_FAIL(STATUS_CONFIG, "%s: train.sample_prompt = \"%s\": %s", config->path, prompt, why.text);
     str_deinit(&why);
     return status;
 }

@@ -5,6 +5,9 @@
 #include "base/str.h"
 #include "train/session.h"
 
+/* Whether a run can sample with train.sample_prompt, should it. */
+DM_NODISCARD Status sample_check(const Config *config);
+
 /* Continues `prompt` by train.sample_tokens tokens; draws are Philox from (seed, step), temperature 0 is greedy. `text`
  * gets the continuation. With a byte vocabulary both are text; otherwise both are token ids separated by blanks.
  * Collective. */

@@ -17,6 +17,7 @@
 #include "comm/lost.h"
 #include "tensor/ops.h"
 #include "train/phases.h"
+#include "train/sample.h"
 
 #define PEAK_DIM 512
 #define PEAK_ROUNDS 4
@@ -167,6 +168,8 @@ static Status check_launch(const Session *s) {
 static Status load_config(Session *s, const SessionOptions *options) {
     TRY(config_load(&s->config, options->config_path, options->overrides, options->override_count, &s->warnings));
     TRY(check_launch(s));
+    if (s->purpose == PURPOSE_TRAIN)
+        TRY(sample_check(&s->config));
     return config_resolve_mesh(&s->config, s->world->size);
 }
 

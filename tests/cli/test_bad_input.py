@@ -75,6 +75,8 @@ CONFIGURATION = {
     "exact with bf16": (["precision.wire=bf16"], ["precision.wire", "exact requires f32"]),
     "exact with native": (["comm.reduce=native"], ["comm.reduce", "exact requires canonical"]),
     "eval without data": (["train.eval_every=2", "data.val="], ["train.eval_every", "needs data.val"]),
+    "a prompt in words for ids": (["model.vocab_size=300", "train.sample_every=2", "train.sample_prompt=In the"],
+                                  ["train.sample_prompt", "In the", "token ids from 0 to 299"]),
     "unknown key": (["optimizer.muon.momentun=0.9"], ["optimizer.muon.momentun", "optimizer.muon.momentum"]),
     "misplaced key": (["momentum=0.9"], ["momentum", "optimizer.muon.momentum"]),
     "wrong type": (["train.steps=many"], ["train.steps=many"]),

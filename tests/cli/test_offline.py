@@ -299,6 +299,24 @@ def test_check_reports_all_errors_of_the_configuration(place):
     refused(place, 2, "optimizer.muon.lr", "batch.seq_len", args=("optimizer.muon.lr=-1", "batch.seq_len=65"))
 
 
+def test_check_reports_all_that_is_wrong_beside_the_configuration(place):
+    refused(place, 3, "nothing.txt", "nowhere.txt", "t.txt/run", args=("data.train=nothing.txt", "data.val=nowhere.txt", "run.dir=t.txt/run"))
+    refused(place, 2, "t.txt/run", "gone", args=("run.dir=t.txt/run", "checkpoint.init_from=gone"))
+
+
+def test_check_finds_a_prompt_that_is_no_list_of_token_ids(place):
+    (place / "m300.yaml").write_text(MODEL.replace("vocab_size: 256", "vocab_size: 300"))
+    args = ("model=m300.yaml", "data.train=t.bin", "data.val=", "train.eval_every=0", "train.sample_every=1")
+    ids = [7] * 500
+    header = [20240520, 1, len(ids)] + [0] * 253
+    (place / "t.bin").write_bytes(struct.pack("<256i", *header) + struct.pack(f"<{len(ids)}H", *ids))
+    refused(place, 2, "train.sample_prompt", "0 to 299", args=(*args, "train.sample_prompt=In the"))
+    refused(place, 2, "train.sample_prompt", "0 to 299", args=(*args, "train.sample_prompt=300"))
+    done = run("a.yaml", "--check", *args, "train.sample_prompt=299 0", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert run("a.yaml", "--plan", *args, "train.sample_prompt=In the", cwd=place).returncode == 0
+
+
 def test_check_finds_missing_data(place):
     refused(place, 3, "nothing.txt", args=("data.train=nothing.txt",))
 

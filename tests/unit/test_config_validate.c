@@ -75,27 +75,6 @@ static void test_the_models_dimensions_are_checked(void **state) {
     assert_reported("bad.yaml:8: batch.seq_len = 256 (default): must be at most model.max_seq_len = 100");
 }
 
-static void test_a_prompt_is_bytes_or_token_ids(void **state) {
-    static const char *const good[] = {"train.sample_prompt=", "train.sample_prompt=0 299",
-                                       "train.sample_prompt=  007  "};
-    static const char *const bad[] = {"In the", "300", "-1", "1,2", "1.0", "99999999999999999999", "1\t2", "0x1"};
-    char *overrides[] = {"model.vocab_size=300", NULL};
-    char text[64];
-    (void)state;
-    assert_loads(load_override("train.sample_prompt=In the -1"));
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        overrides[1] = (char *)good[i];
-        assert_loads(load_with(BASE_YAML, 2, overrides, NULL));
-    }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        str_format(text, sizeof text, "train.sample_prompt=%s", bad[i]);
-        overrides[1] = text;
-        assert_refused(load_with(BASE_YAML, 2, overrides, NULL),
-                       "must be token ids from 0 to 299, separated by blanks");
-        assert_int_equal(reported_errors(), 1);
-    }
-}
-
 static void test_one_mistake_is_one_error(void **state) {
     (void)state;
     assert_refused(load_override("batch.micro=0"), "must be at least 1");
@@ -296,7 +275,6 @@ int main(void) {
         cmocka_unit_test(test_rules_across_keys),
         cmocka_unit_test(test_rules_hold_up_to_their_limits),
         cmocka_unit_test(test_the_models_dimensions_are_checked),
-        cmocka_unit_test(test_a_prompt_is_bytes_or_token_ids),
         cmocka_unit_test(test_one_mistake_is_one_error),
         cmocka_unit_test(test_a_limit_per_role_replaces_the_default_limit),
         cmocka_unit_test(test_default_restarts_beyond_the_steps_are_dropped),

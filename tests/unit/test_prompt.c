@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "config/prompt.h"
+#include "data/prompt.h"
 
 static void assert_tokens(const char *prompt, int64_t vocab, int64_t want_count, const int32_t *want) {
     int32_t tokens[8] = {0};

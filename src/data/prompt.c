@@ -1,5 +1,5 @@
 /* Prompts: bytes, or numbers separated by blanks. */
-#include "config/prompt.h"
+#include "data/prompt.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* The text that a sample continues, as token ids. */
-#ifndef DMUON_CONFIG_PROMPT_H
-#define DMUON_CONFIG_PROMPT_H
+#ifndef DMUON_DATA_PROMPT_H
+#define DMUON_DATA_PROMPT_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -20,13 +20,23 @@ fi
 if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-# USR1 is ignored until mpirun and the ranks have their handlers. mpirun passes no signal on while it starts its ranks,
-# so that it is told again until the job ends.
+# A rank whose handler is not there yet would die of USR1. So mpirun, which has a session of its own, is told when as many
+# processes of it as there are ranks catch USR1 (bit 9 of SigCgt), and again until the job ends.
 job=
 teller=
+ranks_listen() {
+    cat /proc/[0-9]*/status 2>/dev/null | awk -v session="$job" -v ranks="$ranks" '
+        /^Pid:/ { pid = $2 }
+        /^NSsid:/ { ours = $2 == session && pid != session }
+        /^SigCgt:/ { n += ours && substr($2, length($2) - 2, 1) ~ /[2367abef]/ }
+        END { exit n < ranks }'
+}
 tell() {
     [ -z "$teller" ] && [ -n "$job" ] || return 0
-    (while kill -USR1 "$job" 2>/dev/null; do sleep 1; done) &
+    (
+        while kill -0 "$job" 2>/dev/null && ! ranks_listen; do sleep 0.1; done
+        while kill -USR1 "$job" 2>/dev/null; do sleep 1; done
+    ) &
     teller=$!
 }
 stopping=
@@ -34,10 +44,14 @@ trap 'stopping=1; tell' INT TERM USR1
 (trap '' USR1; exec setsid mpirun -q --oversubscribe --bind-to none -np "$ranks" "$program" "$@") &
 job=$!
 [ -z "$stopping" ] || tell
-while :; do
+wait "$job"
+code=$?
+while kill -0 "$job" 2>/dev/null; do # wait also ends at each trapped signal
     wait "$job"
     code=$?
-    kill -0 "$job" 2>/dev/null || break
 done
+wait "$job" # the signal and the end may come together; 127: the status was already given
+last=$?
+[ "$last" -eq 127 ] || code=$last
 [ -z "$teller" ] || kill "$teller" 2>/dev/null
 exit "$code"

@@ -142,7 +142,7 @@ def launcher_of(pid):
     return [c for c in children if Path(f"/proc/{c}/comm").exists() and Path(f"/proc/{c}/comm").read_text() == "mpirun\n"]
 
 
-@pytest.mark.parametrize("wait_s", [0, 0.2, 0.4])
+@pytest.mark.parametrize("wait_s", [0, 0.1, 0.2, 0.3, 0.4, 0.6])
 def test_run_sh_keeps_a_wish_that_comes_before_the_ranks_are_there(wait_s, tmp_path):
     command = ["scripts/run.sh", "2", TINY, f"run.dir={tmp_path / 'run'}", *mesh_keys((1, 2)), *MANY]
     process = subprocess.Popen(command, cwd=ROOT, env=environment({"DMUON_TRAIN": str(BIN / "dmuon-train")}), text=True,

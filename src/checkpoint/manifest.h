@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "config/config.h"
 #include "mesh/mesh.h"
@@ -55,6 +56,8 @@ uint64_t manifest_tensor_hash(const char *name, int64_t first, const float *x, i
 /* SHA-256 and size of a file, read in pieces. */
 DM_NODISCARD Status manifest_hash_file(const char *path, char sha256[65], int64_t *nbytes);
 
+/* The members before "config": what the set is of. Into an object that is open. */
+void manifest_write_head(JsonWriter *w, const Manifest *manifest);
 /* Writes <dir>/trainer.json (the set's temporary directory: no rename of its own), checked and fsynced. */
 DM_NODISCARD Status manifest_write(const char *dir, const Manifest *manifest);
 /* Reads it back: "self" first, then every member with its type; nothing missing, nothing unknown. STATUS_CHECKPOINT

@@ -11,7 +11,18 @@
 #include "base/str.h"
 #include "checkpoint/manifest.h"
 
-static void write_position(JsonWriter *w, const Manifest *m) {
+/* JSON numbers are exact up to 2^53 only; a larger seed is a string. */
+static void write_seed(JsonWriter *w, int64_t seed) {
+    const int64_t exact = INT64_C(1) << 53;
+    char digits[32];
+    str_format(digits, sizeof digits, "%lld", (long long)seed);
+    if (seed >= -exact && seed <= exact)
+        json_int(w, "seed", seed);
+    else
+        json_string(w, "seed", digits);
+}
+
+void manifest_write_head(JsonWriter *w, const Manifest *m) {
     json_int(w, "format", MANIFEST_FORMAT);
     json_string(w, "version", m->version);
     json_string(w, "run_id", m->run_id);
@@ -19,17 +30,7 @@ static void write_position(JsonWriter *w, const Manifest *m) {
     json_int(w, "samples", m->samples);
     json_int(w, "adamw_t", m->adamw_t);
     json_int(w, "tokens_total", m->tokens_total);
-    /* JSON numbers are exact up to 2^53 only; a larger seed is a string. */
-    const int64_t exact = INT64_C(1) << 53;
-    char digits[32];
-    str_format(digits, sizeof digits, "%lld", (long long)m->seed);
-    if (m->seed >= -exact && m->seed <= exact)
-        json_int(w, "seed", m->seed);
-    else
-        json_string(w, "seed", digits);
-}
-
-static void write_setting(JsonWriter *w, const Manifest *m) {
+    write_seed(w, m->seed);
     json_begin_object(w, "numerics");
     json_string(w, "mode", m->fast ? "fast" : "exact");
     json_int(w, "segments", m->segments);
@@ -42,8 +43,6 @@ static void write_setting(JsonWriter *w, const Manifest *m) {
     json_int(w, "tp", m->mesh.tp);
     json_end_object(w);
     json_string(w, "data_parallel", m->data_parallel == DATA_DDP ? "ddp" : "fsdp");
-    json_string(w, "config", m->config_yaml);
-    json_string(w, "data", m->data_identity);
 }
 
 static void write_contents(JsonWriter *w, const Manifest *m) {
@@ -84,8 +83,9 @@ Status manifest_write(const char *dir, const Manifest *manifest) {
     Str text = {0};
     JsonWriter w = json_writer(&text);
     json_begin_object(&w, NULL);
-    write_position(&w, manifest);
-    write_setting(&w, manifest);
+    manifest_write_head(&w, manifest);
+    json_string(&w, "config", manifest->config_yaml);
+    json_string(&w, "data", manifest->data_identity);
     write_contents(&w, manifest);
     sha256_hex(text.text, text.len, sha256); /* the object is still open: all bytes before the comma */
     str_printf(&text, ",\"self\":\"%s\"}\n", sha256);

@@ -31,23 +31,7 @@ static int64_t count_bytes(const Manifest *m) {
 
 static void json_head(JsonWriter *w, const char *dir, const Manifest *m, int64_t parameters) {
     json_string(w, "dir", dir);
-    json_int(w, "step", m->step);
-    json_int(w, "samples", m->samples);
-    json_int(w, "adamw_t", m->adamw_t);
-    json_int(w, "tokens_total", m->tokens_total);
-    json_int(w, "seed", m->seed);
-    json_string(w, "run_id", m->run_id);
-    json_string(w, "version", m->version);
-    json_begin_object(w, "numerics");
-    json_string(w, "mode", m->fast ? "fast" : "exact");
-    json_int(w, "segments", m->segments);
-    json_end_object(w);
-    json_begin_object(w, "mesh");
-    json_int(w, "replicate", m->mesh.replicate);
-    json_int(w, "shard", m->mesh.shard);
-    json_int(w, "tp", m->mesh.tp);
-    json_end_object(w);
-    json_string(w, "data_parallel", m->data_parallel == DATA_DDP ? "ddp" : "fsdp");
+    manifest_write_head(w, m);
     json_int(w, "parameters", parameters);
     json_int(w, "bytes", count_bytes(m));
 }
@@ -106,6 +90,8 @@ static void info_text(const char *dir, const Manifest *m, const HfDir *files, St
     str_printf(out, "numerics %s, %d segments; mesh replicate %d x shard %d x tp %d, %s\n", m->fast ? "fast" : "exact",
                m->segments, m->mesh.replicate, m->mesh.shard, m->mesh.tp,
                m->data_parallel == DATA_DDP ? "ddp" : "fsdp");
+    if (m->products[0] != '\0')
+        str_printf(out, "products %s\n", m->products);
     str_printf(out, "%" PRId64 " parameters, %" PRId64 " bytes in %d files\n", count_parameters(files), count_bytes(m),
                m->file_count);
     for (int f = 0; f < files->count; f++) {

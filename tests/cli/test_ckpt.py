@@ -110,8 +110,8 @@ def test_info_says_the_same_in_json(sets):
     done = ckpt("info", directory, "--json")
     assert done.returncode == 0
     info, trainer = json.loads(done.stdout), json.loads((directory / "trainer.json").read_text())
-    for key in ("step", "samples", "adamw_t", "tokens_total", "seed", "run_id", "numerics", "mesh", "data_parallel", "files"):
-        assert info[key] == trainer[key], key
+    elsewhere = {"config", "data", "tensors", "self"}
+    assert [key for key in trainer if key not in elsewhere and info[key] != trainer[key]] == []
     assert info["parameters"] == sum(array.size for _, array in read_weights(directory).values())
     assert "step 4" in ckpt("info", directory).stdout
 

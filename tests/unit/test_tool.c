@@ -70,8 +70,9 @@ static const char *write_set(const char *name, int64_t step, uint32_t bump) {
     Manifest m = {.step = step,
                   .samples = 16 * step,
                   .adamw_t = step,
-                  .seed = 1,
+                  .seed = INT64_C(9007199254740993), /* no binary64 */
                   .segments = 8,
+                  .products = "three, pinned",
                   .mesh = {1, 2, 1},
                   .version = "1",
                   .run_id = "0123456789abcdef0123456789abcdef"};
@@ -119,6 +120,8 @@ static void test_info_names_position_files_and_tensors(void **state) {
     assert_int_equal(number(root, "step"), 100);
     assert_int_equal(number(root, "parameters"), 2 * N);
     assert_int_equal(number(json_get(root, "mesh"), "shard"), 2);
+    assert_string_equal(json_as_string(json_get(root, "seed")), "9007199254740993");
+    assert_string_equal(json_as_string(json_get(json_get(root, "numerics"), "products")), "three, pinned");
     assert_int_equal(json_count(json_get(root, "files")), 3);
     const JsonValue *tensors = json_get(root, "tensors");
     assert_int_equal(json_count(tensors), 3);
@@ -129,6 +132,7 @@ static void test_info_names_position_files_and_tensors(void **state) {
     assert_int_equal(tool_info(set, TOOL_TEXT, &out), STATUS_OK);
     assert_non_null(strstr(out.text, "step 100, 1600 samples"));
     assert_non_null(strstr(out.text, "F32  [3, 5] b\n"));
+    assert_non_null(strstr(out.text, "products three, pinned\n"));
     str_deinit(&out);
     assert_int_equal(tool_info(dir, TOOL_TEXT, &out), STATUS_CHECKPOINT);
 }

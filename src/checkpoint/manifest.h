@@ -1,7 +1,7 @@
 /* Table of contents of a checkpoint set: `trainer.json`, and the specification of it. One JSON object with exactly the
  * members of Manifest (names and types in manifest_write.c), whose last member is "self": SHA-256, 64 lower-case hex
- * digits, of all bytes of the file before the comma that precedes "self" and whose last bytes are  ,"self":"<64
- * digits>"}\n  with nothing between and nothing after them. Since it names bytes and SHA-256 of every other file of the
+ * digits, of all bytes of the file before the comma that precedes "self" and whose last bytes are `,"self":"<64
+ * digits>"}\n` with nothing between and nothing after them. Since it names bytes and SHA-256 of every other file of the
  * set, every byte of a set is covered. */
 #ifndef DMUON_CHECKPOINT_MANIFEST_H
 #define DMUON_CHECKPOINT_MANIFEST_H

@@ -37,11 +37,7 @@ void manifest_write_head(JsonWriter *w, const Manifest *m) {
     if (m->products[0] != '\0')
         json_string(w, "products", m->products);
     json_end_object(w);
-    json_begin_object(w, "mesh");
-    json_int(w, "replicate", m->mesh.replicate);
-    json_int(w, "shard", m->mesh.shard);
-    json_int(w, "tp", m->mesh.tp);
-    json_end_object(w);
+    mesh_write(m->mesh, w);
     json_string(w, "data_parallel", m->data_parallel == DATA_DDP ? "ddp" : "fsdp");
 }
 

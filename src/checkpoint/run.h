@@ -44,9 +44,12 @@ typedef struct RunStart {
 } RunStart;
 
 /* Judges `resume` (auto, none or a path) against what the directory holds, and changes nothing.
- *   none  a new run.
- *   auto  the newest valid set of the run that log.jsonl names (or, without a log, of any); a new run in a directory
- * without log and sets. Damaged sets that were passed over are named in `warnings`, one line each. path  that set.
+ *
+ * - none: a new run.
+ * - auto: the newest valid set of the run that log.jsonl names (or, without a log, of any); a new run in a directory
+ *   without log and sets. Damaged sets that were passed over are named in `warnings`, one line each.
+ * - a path: that set.
+ *
  * STATUS_CHECKPOINT, naming run.dir= and checkpoint.resume=none: log.jsonl but no usable set, or the log of another run
  * than the set's; and a path that is no readable set. */
 DM_NODISCARD Status run_decide(RunStart *start, const char *dir, const char *resume, Str *warnings);

@@ -1,8 +1,11 @@
 /* The collectives with sums. The order of additions is tree(rank 0 .. rank N-1) on every path; paths differ in who adds
- * and in how many hops a message takes: small                 one hop: who needs the sum receives all parts and adds
- * them large reduce          pieces climb the tree of ranks; a node is added at the root if the root is among its
- * ranks, else at its lowest rank, so that a piece crosses between ranks N-1 times and no more large reduce_scatter  one
- * hop: each rank receives its own part from all large all_reduce      that, then an all_gather of the parts */
+ * and in how many hops a message takes:
+ *
+ * - small: one hop, who needs the sum receives all parts and adds them
+ * - large reduce: pieces climb the tree of ranks; a node is added at the root if the root is among its ranks, else at
+ *   its lowest rank, so that a piece crosses between ranks N-1 times and no more
+ * - large reduce_scatter: one hop, each rank receives its own part from all
+ * - large all_reduce: that, then an all_gather of the parts */
 #include "comm/collective.h"
 
 #include "base/arena.h"

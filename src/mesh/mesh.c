@@ -24,6 +24,14 @@ void mesh_print(MeshShape shape, Str *out) {
                nranks == 1 ? "" : "s");
 }
 
+void mesh_write(MeshShape shape, JsonWriter *w) {
+    json_begin_object(w, "mesh");
+    json_int(w, "replicate", shape.replicate);
+    json_int(w, "shard", shape.shard);
+    json_int(w, "tp", shape.tp);
+    json_end_object(w);
+}
+
 static int common_divisor(int a, int b) {
     while (b != 0) {
         const int rest = a % b;

@@ -3,6 +3,7 @@
 #ifndef DMUON_MESH_MESH_H
 #define DMUON_MESH_MESH_H
 
+#include "base/json.h"
 #include "base/str.h"
 #include "comm/world.h"
 
@@ -26,6 +27,8 @@ static inline int mesh_rank(MeshShape s, MeshCoord c) {
 MeshCoord mesh_coord(MeshShape shape, int rank);
 /* "replicate 2 x shard 2 x tp 1 = 4 ranks". */
 void mesh_print(MeshShape shape, Str *out);
+/* "mesh": {replicate, shard, tp}. */
+void mesh_write(MeshShape shape, JsonWriter *w);
 
 typedef struct Mesh {
     MeshShape shape;

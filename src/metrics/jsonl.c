@@ -77,15 +77,19 @@ static void write_axis(JsonWriter *w, Axis axis, const CommCount counts[COMM_OP_
     json_end_object(w);
 }
 
+void jsonl_comm(JsonWriter *w, const char *key, const CommCount *counts) {
+    json_begin_object(w, key);
+    for (int a = 0; a < AXIS_COUNT; a++)
+        write_axis(w, (Axis)a, counts + a * COMM_OP_COUNT);
+    json_end_object(w);
+}
+
 static void write_step_parts(JsonWriter *w, const StepMetrics *m) {
     json_begin_object(w, "phase_ms");
     for (int p = 0; p < PHASE_COUNT; p++)
         json_double(w, phase_name((Phase)p), m->phase_ms[p]);
     json_end_object(w);
-    json_begin_object(w, "comm");
-    for (int a = 0; a < AXIS_COUNT; a++)
-        write_axis(w, (Axis)a, m->comm[a]);
-    json_end_object(w);
+    jsonl_comm(w, "comm", m->comm[0]);
     json_begin_object(w, "publish_wait_us");
     json_double(w, "p50", m->publish_wait_us.p50);
     json_double(w, "p90", m->publish_wait_us.p90);
@@ -154,11 +158,7 @@ Status jsonl_resume(Jsonl *log, int64_t step, const char *set, MeshShape saved_m
     JsonWriter w = begin_record(&line, "resume");
     json_int(&w, "step", step);
     json_string(&w, "set", set);
-    json_begin_object(&w, "mesh");
-    json_int(&w, "replicate", saved_mesh.replicate);
-    json_int(&w, "shard", saved_mesh.shard);
-    json_int(&w, "tp", saved_mesh.tp);
-    json_end_object(&w);
+    mesh_write(saved_mesh, &w);
     return end_record(log, &w, &line);
 }
 

@@ -45,12 +45,7 @@ static void write_parameter(JsonWriter *w, const Param *param, const PlanParam *
 }
 
 static void write_plan(JsonWriter *w, const StartMetrics *s) {
-    const MeshShape mesh = s->plan->mesh;
-    json_begin_object(w, "mesh");
-    json_int(w, "replicate", mesh.replicate);
-    json_int(w, "shard", mesh.shard);
-    json_int(w, "tp", mesh.tp);
-    json_end_object(w);
+    mesh_write(s->plan->mesh, w);
     const PlanLoad load = plan_load(s->plan);
     json_begin_object(w, "load");
     json_double(w, "max", load.max);

@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "device/device.h"
+#include "metrics/jsonl.h"
 #include "parallel/plan_comm.h"
 #include "train/memory.h"
 
@@ -298,47 +299,17 @@ static void json_memory(JsonWriter *w, const Blueprint *b) {
     heap_free(ranks);
 }
 
-static void json_axis(JsonWriter *w, Axis axis, const CommCount counts[COMM_OP_COUNT]) {
-    json_begin_object(w, axis_name(axis));
-    for (int op = 0; op < COMM_OP_COUNT; op++) {
-        if (counts[op].calls == 0)
-            continue;
-        json_begin_object(w, comm_op_name((CommOp)op));
-        json_int(w, "calls", counts[op].calls);
-        json_int(w, "payload_bytes", counts[op].payload_bytes);
-        json_int(w, "bus_bytes", counts[op].bus_bytes);
-        json_end_object(w);
-    }
-    json_end_object(w);
-}
-
-static bool axis_is_used(const CommCount counts[COMM_OP_COUNT]) {
-    for (int op = 0; op < COMM_OP_COUNT; op++)
-        if (counts[op].calls > 0)
-            return true;
-    return false;
-}
-
 static void json_traffic(JsonWriter *w, const Blueprint *b) {
     CommCount counts[AXIS_COUNT][COMM_OP_COUNT];
     plan_comm_bytes(&b->plan, &b->config, counts);
-    json_begin_object(w, "comm_bytes");
-    for (int axis = 0; axis < AXIS_COUNT; axis++)
-        if (axis_is_used(counts[axis]))
-            json_axis(w, (Axis)axis, counts[axis]);
-    json_end_object(w);
+    jsonl_comm(w, "comm_bytes", counts[0]);
 }
 
 void report_json(const Blueprint *b, Str *out) {
     JsonWriter w = json_writer(out);
-    const MeshShape mesh = b->plan.mesh;
     const PlanLoad load = plan_load(&b->plan);
     json_begin_object(&w, NULL);
-    json_begin_object(&w, "mesh");
-    json_int(&w, "replicate", mesh.replicate);
-    json_int(&w, "shard", mesh.shard);
-    json_int(&w, "tp", mesh.tp);
-    json_end_object(&w);
+    mesh_write(b->plan.mesh, &w);
     json_begin_array(&w, "parameters");
     for (int i = 0; i < b->params.count; i++)
         json_parameter(&w, &b->params.row[i], &b->plan.param[i]);

@@ -11,21 +11,7 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/scratch.h"
-
-static char dir[SCRATCH_PATH];
-
-static int set_up(void **state) {
-    (void)state;
-    scratch_create(dir);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    scratch_destroy(dir);
-    return 0;
-}
+#include "tests/unit/scratch_dir.h"
 
 static void test_durations_have_two_units_at_most(void **state) {
     (void)state;
@@ -124,8 +110,8 @@ int main(void) {
         cmocka_unit_test(test_durations_have_two_units_at_most),
         cmocka_unit_test(test_a_step_line_says_where_the_run_stands),
         cmocka_unit_test(test_a_progress_line_is_full_at_the_end_only),
-        cmocka_unit_test_setup_teardown(test_lines_replace_the_progress_line, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_without_a_terminal_there_are_plain_lines_only, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_lines_replace_the_progress_line, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_without_a_terminal_there_are_plain_lines_only, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,11 +2,9 @@
 #include "data/dataset.h"
 
 #include "tests/unit/bits.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/scratch_dir.h"
 
 #include <sys/stat.h>
-
-static char dir[SCRATCH_PATH];
 
 /* Writes `nbytes` bytes start, start + 1, ... mod 256. */
 static void write_text(const char *name, int start, int nbytes) {
@@ -159,18 +157,6 @@ static void test_identity_has_a_line_per_file(void **state) {
     assert_int_equal(identity.text[identity.len - 1], '\n');
     str_deinit(&identity);
     dataset_close(dataset);
-}
-
-static int make_dir(void **state) {
-    (void)state;
-    scratch_create(dir);
-    return 0;
-}
-
-static int remove_dir(void **state) {
-    (void)state;
-    scratch_destroy(dir);
-    return 0;
 }
 
 int main(void) {

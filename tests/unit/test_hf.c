@@ -12,21 +12,7 @@
 
 #include "base/arena.h"
 #include "base/json.h"
-#include "tests/unit/scratch.h"
-
-static char dir[SCRATCH_PATH];
-
-static int set_up(void **state) {
-    (void)state;
-    scratch_create(dir);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    scratch_destroy(dir);
-    return 0;
-}
+#include "tests/unit/scratch_dir.h"
 
 static const ModelConfig llama = {.family = "llama",
                                   .d_model = 64,
@@ -264,16 +250,16 @@ static void test_a_set_opens_with_weights_and_state(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_the_written_config_names_the_family_and_passes_its_own_check, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_foreign_configs_are_compared_with_their_defaults, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_what_differs_is_named_with_both_values, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_what_cannot_be_computed_is_refused_with_its_value, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_bias_of_o_proj_is_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_the_written_index_opens, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_an_index_that_lies_is_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_directory_without_weights_is_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_set_opens_with_weights_and_state, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_the_written_config_names_the_family_and_passes_its_own_check, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(test_foreign_configs_are_compared_with_their_defaults, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_what_differs_is_named_with_both_values, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_what_cannot_be_computed_is_refused_with_its_value, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_bias_of_o_proj_is_refused, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_the_written_index_opens, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_an_index_that_lies_is_refused, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_directory_without_weights_is_refused, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_set_opens_with_weights_and_state, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

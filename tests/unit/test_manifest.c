@@ -13,21 +13,7 @@
 #include "base/hash.h"
 #include "base/str.h"
 #include "checkpoint/safetensors.h"
-#include "tests/unit/scratch.h"
-
-static char dir[SCRATCH_PATH];
-
-static int set_up(void **state) {
-    (void)state;
-    scratch_create(dir);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    scratch_destroy(dir);
-    return 0;
-}
+#include "tests/unit/scratch_dir.h"
 
 static void list_file(Manifest *m, const char *name) {
     ManifestFile *file = &m->file[m->file_count++];
@@ -294,16 +280,16 @@ static void test_the_tensor_hash_does_not_depend_on_the_partition(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_the_products_of_a_set_read_back, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_every_member_reads_back, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_large_and_negative_seeds_are_exact, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_self_is_the_hash_of_the_bytes_before_its_comma, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_no_flipped_bit_and_no_cut_passes, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_members_are_read_strictly, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_directory_without_trainer_json_says_so, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_extra_missing_and_resized_files_are_named, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_flipped_bit_names_the_file_and_the_tensor, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_tensors_listed_and_tensors_held_are_the_same, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_the_products_of_a_set_read_back, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_every_member_reads_back, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_large_and_negative_seeds_are_exact, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_self_is_the_hash_of_the_bytes_before_its_comma, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_no_flipped_bit_and_no_cut_passes, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_members_are_read_strictly, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_directory_without_trainer_json_says_so, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_extra_missing_and_resized_files_are_named, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_flipped_bit_names_the_file_and_the_tensor, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_tensors_listed_and_tensors_held_are_the_same, make_dir, remove_dir),
         cmocka_unit_test(test_the_tensor_hash_does_not_depend_on_the_partition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

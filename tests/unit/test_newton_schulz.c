@@ -3,9 +3,8 @@
 
 #include "tests/unit/bits.h"
 
-#include "base/file.h"
-#include "base/json.h"
 #include "tests/fixtures/newton_schulz.h"
+#include "tests/unit/golden.h"
 
 #define GOLDEN "tests/golden/upstream_ns_golden.json"
 enum { SIDE = 64, AREA = SIDE * SIDE };
@@ -360,14 +359,8 @@ static void test_plan_orients_and_segments_by_shape(void **state) {
 
 static int open_all(void **state) {
     (void)state;
-    char *text;
-    size_t nbytes;
     stream = ns_stream(&device, 1);
-    if (file_read(GOLDEN, 0, STATUS_DATA, &text, &nbytes) != STATUS_OK)
-        return -1;
-    const Status status = json_parse(text, nbytes, GOLDEN, STATUS_DATA, &golden);
-    heap_free(text);
-    return status == STATUS_OK ? 0 : -1;
+    return golden_open(GOLDEN, &golden);
 }
 
 static int close_all(void **state) {

@@ -3,10 +3,8 @@
 
 #include "tests/unit/bits.h"
 
-#include "base/arena.h"
-#include "base/file.h"
-#include "base/json.h"
 #include "tests/fixtures/partition.h"
+#include "tests/unit/golden.h"
 
 #define GOLDEN "tests/golden/upstream_partition_golden.json"
 
@@ -221,13 +219,7 @@ static void test_tp_owners_follow_the_golden_maps(void **state) {
 
 static int open_golden(void **state) {
     (void)state;
-    char *text;
-    size_t nbytes;
-    if (file_read(GOLDEN, 0, STATUS_DATA, &text, &nbytes) != STATUS_OK)
-        return -1;
-    const Status status = json_parse(text, nbytes, GOLDEN, STATUS_DATA, &golden);
-    heap_free(text);
-    return status == STATUS_OK ? 0 : -1;
+    return golden_open(GOLDEN, &golden);
 }
 
 static int close_golden(void **state) {

@@ -12,22 +12,9 @@
 #include <cmocka.h>
 
 #include "tests/unit/run_fixture.h"
+#include "tests/unit/scratch_dir.h"
 
 #define START(id) "{\"event\":\"start\",\"run_id\":\"" id "\"}\n"
-
-static char dir[SCRATCH_PATH];
-
-static int set_up(void **state) {
-    (void)state;
-    scratch_create(dir);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    scratch_destroy(dir);
-    return 0;
-}
 
 static void write_log(const char *text) {
     scratch_write(scratch_path(dir, "log.jsonl"), text);
@@ -241,20 +228,20 @@ static void test_half_lines_are_dropped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_second_process_is_refused_with_the_holder_named, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_dead_process_does_not_block, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_refused_start_leaves_nothing_behind, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_directory_that_cannot_be_made_is_a_clear_error, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_second_process_is_refused_with_the_holder_named, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_dead_process_does_not_block, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_refused_start_leaves_nothing_behind, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_directory_that_cannot_be_made_is_a_clear_error, make_dir, remove_dir),
         cmocka_unit_test(test_ids_are_32_hex_digits_and_differ),
-        cmocka_unit_test_setup_teardown(test_an_empty_directory_begins_a_run, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_auto_takes_the_newest_valid_set_of_the_logs_run, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_log_without_a_usable_set_is_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_damaged_sets_alone_are_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_an_empty_log_is_no_log, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_path_resumes_its_own_run_only, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_log_is_moved_to_the_first_free_number, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_the_log_is_cut_at_the_sets_step, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_half_lines_are_dropped, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_an_empty_directory_begins_a_run, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_auto_takes_the_newest_valid_set_of_the_logs_run, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_log_without_a_usable_set_is_refused, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_damaged_sets_alone_are_refused, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_an_empty_log_is_no_log, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_path_resumes_its_own_run_only, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_log_is_moved_to_the_first_free_number, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_the_log_is_cut_at_the_sets_step, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_half_lines_are_dropped, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,21 +11,7 @@
 #include <cmocka.h>
 
 #include "base/arena.h"
-#include "tests/unit/scratch.h"
-
-static char dir[SCRATCH_PATH];
-
-static int set_up(void **state) {
-    (void)state;
-    scratch_create(dir);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    scratch_destroy(dir);
-    return 0;
-}
+#include "tests/unit/scratch_dir.h"
 
 static StTensor tensor_of(const char *name, StDtype dtype, int ndim, int64_t d0, int64_t d1) {
     StTensor tensor = {.dtype = dtype, .ndim = ndim, .dim = {d0, d1}};
@@ -357,16 +343,16 @@ static void test_bf16_rounds_to_nearest_even(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_what_is_written_reads_back, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_range_reads_exactly_its_elements, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_long_half_tensors_cross_chunks, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_what_is_written_reads_back, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_range_reads_exactly_its_elements, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_long_half_tensors_cross_chunks, make_dir, remove_dir),
         cmocka_unit_test(test_the_header_is_the_documented_bytes),
         cmocka_unit_test(test_tensors_beyond_63_bits_are_not_laid_out),
         cmocka_unit_test(test_malformed_headers_are_refused_by_name),
         cmocka_unit_test(test_header_order_need_not_be_data_order),
         cmocka_unit_test(test_a_name_of_160_bytes_is_refused_and_159_is_not),
-        cmocka_unit_test_setup_teardown(test_lengths_that_lie_are_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_truncated_file_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_lengths_that_lie_are_refused, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_truncated_file_is_refused, make_dir, remove_dir),
         cmocka_unit_test(test_mutated_headers_never_break_the_reader),
         cmocka_unit_test(test_every_f16_value_is_exact),
         cmocka_unit_test(test_every_bf16_value_survives_f32),

@@ -11,20 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/run_fixture.h"
-
-static char dir[SCRATCH_PATH];
-
-static int set_up(void **state) {
-    (void)state;
-    scratch_create(dir);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    scratch_destroy(dir);
-    return 0;
-}
+#include "tests/unit/scratch_dir.h"
 
 static void test_names_are_exact(void **state) {
     (void)state;
@@ -178,16 +165,16 @@ static void test_space_is_judged_with_both_numbers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_are_exact),
-        cmocka_unit_test_setup_teardown(test_sets_are_listed_in_numeric_order, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_the_newest_valid_set_passes_over_damage_and_says_so, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_commit_replaces_an_older_set_of_the_same_step, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_stale_temporaries_go_and_nothing_else, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_new_temporary_set_starts_empty, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_pruning_keeps_the_newest, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_pruning_never_removes_the_newest_valid_set, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_pruning_never_removes_the_set_just_committed, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_pruning_leaves_other_runs_and_unreadable_sets_alone, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_space_is_judged_with_both_numbers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_sets_are_listed_in_numeric_order, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_the_newest_valid_set_passes_over_damage_and_says_so, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_commit_replaces_an_older_set_of_the_same_step, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_stale_temporaries_go_and_nothing_else, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_new_temporary_set_starts_empty, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_pruning_keeps_the_newest, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_pruning_never_removes_the_newest_valid_set, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_pruning_never_removes_the_set_just_committed, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_pruning_leaves_other_runs_and_unreadable_sets_alone, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_space_is_judged_with_both_numbers, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,11 +5,9 @@
 #include <unistd.h>
 
 #include "tests/unit/bits.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/scratch_dir.h"
 
 #include "base/arena.h"
-
-static char dir[SCRATCH_PATH];
 
 static void put_u32(unsigned char *at, uint32_t value) {
     for (int i = 0; i < 4; i++)
@@ -259,18 +257,6 @@ static void test_more_files_than_descriptors_are_opened(void **state) {
     for (int i = 0; i < 40; i++)
         shard_close(&shard[i]);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-}
-
-static int make_dir(void **state) {
-    (void)state;
-    scratch_create(dir);
-    return 0;
-}
-
-static int remove_dir(void **state) {
-    (void)state;
-    scratch_destroy(dir);
-    return 0;
 }
 
 int main(void) {

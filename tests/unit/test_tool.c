@@ -14,7 +14,7 @@
 #include "base/json.h"
 #include "checkpoint/hf.h"
 #include "checkpoint/manifest.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/scratch_dir.h"
 
 #define CONFIG_YAML                                                                                                    \
     "model: {family: llama, d_model: 64, n_layers: 2, n_heads: 8, n_kv_heads: 4, head_dim: 8, d_ff: 176, vocab_size: " \
@@ -24,20 +24,6 @@
     "mesh: {shard: 2}\ndata: {train: a.txt}\n"
 
 enum { ROWS = 3, COLS = 5, N = ROWS * COLS };
-
-static char dir[SCRATCH_PATH];
-
-static int set_up(void **state) {
-    (void)state;
-    scratch_create(dir);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    scratch_destroy(dir);
-    return 0;
-}
 
 /* One file with one [3, 5] tensor, listed in the manifest. */
 static void write_file(Manifest *m, const char *set, const char *file_name, const char *tensor, const float *x) {
@@ -299,15 +285,15 @@ static void test_an_export_overwrites_nothing_and_needs_a_valid_set(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_info_names_position_files_and_tensors, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_verify_tells_a_whole_set_from_a_damaged_one, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_equal_sets_have_no_difference, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_difference_has_its_place_bits_and_distance, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_the_distance_counts_through_zero, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_missing_tensors_and_unreadable_directories_are_told_apart, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(test_exports_read_back_as_they_were_or_rounded_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_an_export_overwrites_nothing_and_needs_a_valid_set, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_info_names_position_files_and_tensors, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_verify_tells_a_whole_set_from_a_damaged_one, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_equal_sets_have_no_difference, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_a_difference_has_its_place_bits_and_distance, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_the_distance_counts_through_zero, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_missing_tensors_and_unreadable_directories_are_told_apart, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(test_exports_read_back_as_they_were_or_rounded_once, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(test_an_export_overwrites_nothing_and_needs_a_valid_set, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

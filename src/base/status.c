@@ -6,6 +6,7 @@
 
 /* A fixed buffer per thread: reporting a failure must not itself need memory. Longer trails lose their end. */
 enum { TRAIL_BYTES = 16384 };
+#define FRAME "\n    at "
 static _Thread_local char trail[TRAIL_BYTES];
 
 static void trail_append(const char *text) {
@@ -21,7 +22,7 @@ Status status_fail(Status status, const char *file, int line, const char *fmt, .
     va_end(args);
     memcpy(trail, sentence, sizeof trail);
     char frame[512];
-    (void)snprintf(frame, sizeof frame, "\n    at %s:%d", file, line);
+    (void)snprintf(frame, sizeof frame, FRAME "%s:%d", file, line);
     trail_append(frame);
     return status;
 }
@@ -30,13 +31,18 @@ Status status_frame(Status status, const char *file, int line, const char *call)
     if (trail[0] == '\0')
         trail_append(status_name(status));
     char frame[512];
-    (void)snprintf(frame, sizeof frame, "\n    at %s:%d: %s", file, line, call);
+    (void)snprintf(frame, sizeof frame, FRAME "%s:%d: %s", file, line, call);
     trail_append(frame);
     return status;
 }
 
 const char *status_trail(void) {
     return trail;
+}
+
+int status_sentence(void) {
+    const char *frames = strstr(trail, FRAME);
+    return (int)(frames != NULL ? (size_t)(frames - trail) : strlen(trail));
 }
 
 void status_trail_set(const char *text) {

@@ -41,6 +41,8 @@ Status status_frame(Status status, const char *file, int line, const char *call)
 /* The calling thread's trail: the sentence, then one line per frame, joined by newlines. Empty when nothing failed.
  * Borrowed; valid until the next failure in this thread. */
 const char *status_trail(void);
+/* How many bytes of the trail are the sentence, which may have several lines: "%.*s" prints it without the frames. */
+int status_sentence(void);
 
 /* Replaces the trail, for a failure that came from another rank or thread. */
 void status_trail_set(const char *text);

@@ -15,11 +15,12 @@
 static void write_seed(JsonWriter *w, int64_t seed) {
     const int64_t exact = INT64_C(1) << 53;
     char digits[32];
-    str_format(digits, sizeof digits, "%lld", (long long)seed);
-    if (seed >= -exact && seed <= exact)
+    if (seed >= -exact && seed <= exact) {
         json_int(w, "seed", seed);
-    else
-        json_string(w, "seed", digits);
+        return;
+    }
+    str_format(digits, sizeof digits, "%lld", (long long)seed);
+    json_string(w, "seed", digits);
 }
 
 void manifest_write_head(JsonWriter *w, const Manifest *m) {

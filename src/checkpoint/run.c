@@ -86,7 +86,7 @@ Status run_lock(RunDir *run, const char *dir, const char *host) {
     Status status = file_make_dirs(dir, STATUS_CONFIG);
     if (status != STATUS_OK)
         status = STATUS_FAIL(STATUS_CONFIG, "run directory %s cannot be made: %.*s: choose another with run.dir=", dir,
-                             (int)strcspn(status_trail(), "\n"), status_trail());
+                             status_sentence(), status_trail());
     else
         status = take_lock(run, host);
     if (status != STATUS_OK)

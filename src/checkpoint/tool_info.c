@@ -1,6 +1,5 @@
 /* dmuon-ckpt info and verify. */
 #include <inttypes.h>
-#include <string.h>
 
 #include "base/json.h"
 #include "checkpoint/hf.h"
@@ -124,7 +123,7 @@ Status tool_verify(const char *dir, ToolFormat format, Str *out) {
         status = manifest_verify_files(dir, &manifest);
     if (format == TOOL_JSON) {
         Str error = {0};
-        str_append_n(&error, status_trail(), strcspn(status_trail(), "\n"));
+        str_append_n(&error, status_trail(), (size_t)status_sentence());
         JsonWriter w = json_writer(out);
         json_begin_object(&w, NULL);
         json_string(&w, "dir", dir);

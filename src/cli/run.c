@@ -69,7 +69,7 @@ static Status run_command(Session *s, const Args *args, double start_s) {
 /* A stop on request is no failure: its sentence without the path it took. */
 static void report(const World *world, Status status) {
     const char *trail = status_trail();
-    const int length = (int)(status == STATUS_STOPPED ? strcspn(trail, "\n") : strlen(trail));
+    const int length = status == STATUS_STOPPED ? status_sentence() : (int)strlen(trail);
     if (world->rank == 0)
         fprintf(stderr, "dmuon-train: %.*s\n", length, trail);
 }

@@ -117,8 +117,7 @@ static Node *read_tree(Loading *load, const char *path, Place place) {
     char *text = NULL;
     size_t nbytes = 0;
     if (file_read(path, FILE_LIMIT, STATUS_CONFIG, &text, &nbytes) != STATUS_OK) {
-        const char *trail = status_trail();
-        load_error(load, place, "%.*s", (int)strcspn(trail, "\n"), trail);
+        load_error(load, place, "%.*s", status_sentence(), status_trail());
         status_trail_clear();
         return NULL;
     }

@@ -262,12 +262,11 @@ typedef struct Problems {
 static bool take(Problems *problems, Status status) {
     if (status == STATUS_OK)
         return false;
-    const char *trail = status_trail(), *frames = strstr(trail, "\n    at ");
     if (problems->first == STATUS_OK)
         problems->first = status;
     if (problems->text.len > 0)
         str_append(&problems->text, "\n");
-    str_append_n(&problems->text, trail, frames != NULL ? (size_t)(frames - trail) : strlen(trail));
+    str_append_n(&problems->text, status_trail(), (size_t)status_sentence());
     status_trail_clear();
     return true;
 }

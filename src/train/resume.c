@@ -11,8 +11,7 @@
 static Status with_reasons(const Session *s, size_t before, Status status) {
     if (status == STATUS_OK || s->warnings.len == before)
         return status;
-    const char *trail = status_trail();
-    return STATUS_FAIL(status, "%.*s\n%.*s", (int)strcspn(trail, "\n"), trail, (int)(s->warnings.len - before - 1),
+    return STATUS_FAIL(status, "%.*s\n%.*s", status_sentence(), status_trail(), (int)(s->warnings.len - before - 1),
                        s->warnings.text + before);
 }
 

@@ -9,25 +9,13 @@
 #include "data/prompt.h"
 #include "kernels/exact_math.h"
 
-static Status parse_prompt(const char *prompt, int64_t vocab, int32_t *tokens, int64_t *count) {
-    Str why = {0};
-    const bool good = prompt_parse(prompt, vocab, tokens, count, &why);
-    const Status status = good ? STATUS_OK : STATUS_FAIL(STATUS_CONFIG, "prompt \"%s\": %s", prompt, why.text);
-    str_deinit(&why);
-    return status;
-}
-
 Status sample_check(const Config *config) {
-    const char *prompt = config->train.sample_prompt;
+    char name[CONFIG_PATH + 32];
     int64_t count;
-    Str why = {0};
-    const bool good =
-        config->train.sample_every == 0 || prompt_parse(prompt, config->model.vocab_size, NULL, &count, &why);
-    const Status status =
-        good ? STATUS_OK
-             : STATUS_FAIL(STATUS_CONFIG, "%s: train.sample_prompt = \"%s\": %s", config->path, prompt, why.text);
-    str_deinit(&why);
-    return status;
+    if (config->train.sample_every == 0)
+        return STATUS_OK;
+    str_format(name, sizeof name, "%s: train.sample_prompt =", config->path);
+    return prompt_parse(name, config->train.sample_prompt, config->model.vocab_size, NULL, &count);
 }
 
 /* The token at which the running sum of soft-max weights passes u in (0, 1); greedy when the temperature is 0. */
@@ -63,7 +51,7 @@ Status sample_run(Session *s, const char *prompt, Str *text) {
     int32_t *tokens = HEAP_ALLOC(int32_t, (int64_t)strlen(prompt) + 1 + n);
     float *logits = HEAP_ALLOC(float, vocab);
     int64_t count;
-    const Status status = parse_prompt(prompt, vocab, tokens, &count);
+    const Status status = prompt_parse("prompt", prompt, vocab, tokens, &count);
     if (status == STATUS_OK) {
         parallel_begin_forward_only(s->parallel);
         for (int64_t i = 0; i < n; i++) {

@@ -1,9 +1,13 @@
 """Faults that the comparison of bits must see. A mutant is one source file with one piece of text replaced (tests/mutation.py)."""
 import dataclasses
+import os
+
+import pytest
 
 from mutation import build_changed, same_build
 from runs import Run
 
+at_full_speed = pytest.mark.skipif("SAN" in os.environ, reason="programs with a planted fault are judged by their bits, at full speed")
 SEEDS = range(1, 17)  # of the shaken delays, until one shows the fault
 
 

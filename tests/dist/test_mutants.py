@@ -1,14 +1,13 @@
 """The comparison of bits is tested itself: each fault of mutants.py must change bits, or end the job with an error."""
 import dataclasses
-import os
 
 import pytest
 
-from mutants import MUTANTS, SEEDS, TINY, build
+from mutants import MUTANTS, SEEDS, TINY, at_full_speed, build
 from runs import Failed, Run, bits, reproduce, write_tokens
 from test_bits import MODEL
 
-pytestmark = pytest.mark.skipif("SAN" in os.environ, reason="programs with a planted fault are judged by their bits, at full speed")
+pytestmark = at_full_speed
 
 
 @pytest.fixture(scope="module")

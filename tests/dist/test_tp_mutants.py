@@ -1,14 +1,12 @@
 """Faults of tensor parallelism, one by one, on a job that all of them must change: what each collective and each offset is for."""
-import os
-
 import pytest
 
-from mutants import UPDATE, Mutant, build
+from mutants import UPDATE, Mutant, at_full_speed, build
 from runs import Run, bits, reproduce
 from test_mutants import what_differs
 from test_tp_bits import configs  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.skipif("SAN" in os.environ, reason="programs with a planted fault are judged by their bits, at full speed")
+pytestmark = at_full_speed
 
 TP, OWNER, LINEAR, HEAD, NORM, EMBEDDING, NS = ("src/parallel/tp.c", "src/parallel/owner.c", "src/model/linear.c", "src/model/head.c",
                                                 "src/model/norm.c", "src/model/embedding.c", "src/optim/newton_schulz.c")

@@ -9,7 +9,7 @@ from mutants import PARALLEL, Mutant, build
 from test_overlap import fixture_hosts, plan  # noqa: F401  a fixture is found by its import
 
 ROUNDS = 3
-ATTEMPTS = 6  # as in test_overlap
+ATTEMPTS = 6  # for the reason that test_overlap gives
 SHARE = 0.6  # of the backward that the gathers would take alone
 HIDDEN = 0.3  # of the gathers, at least; a quiet machine shows 0.6 to 0.8
 

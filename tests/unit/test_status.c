@@ -49,6 +49,9 @@ static void test_trail_is_the_sentence_and_one_line_per_frame(void **state) {
     assert_non_null(strstr(trail, "test_status.c:"));
     const char *last = strrchr(trail, '\n');
     assert_non_null(strstr(last, ": inner(value)"));
+    assert_int_equal(status_sentence(), strlen("value 4 is above 3"));
+    status_trail_set("two\nlines");
+    assert_int_equal(status_sentence(), strlen("two\nlines"));
 }
 
 static void test_a_new_failure_starts_a_new_trail(void **state) {
